@@ -1,0 +1,40 @@
+#include "schemas/codec.h"
+
+#include <string>
+
+namespace ringmaster::msg {
+
+static_assert(static_cast<int>(Code::MAX) == static_cast<int>(kLastCode),
+              "schemas/common.fbs and base/status.h must list the same codes");
+static_assert(static_cast<int>(Code::context_length_exceeded) ==
+              static_cast<int>(ringmaster::Code::kContextLengthExceeded));
+static_assert(static_cast<int>(Code::unavailable) == static_cast<int>(ringmaster::Code::kUnavailable));
+
+template <typename Message>
+Result<const Message*> open(Bytes bytes) {
+  // Shortest table buffer: root offset, identifier, vtable. The verifier refuses the rest.
+  constexpr size_t kSmallest = 12;
+  if (bytes.size() > kMaxMessageBytes)
+    return Error{ringmaster::Code::kTooLarge, "message of " + std::to_string(bytes.size()) +
+                                                  " bytes; allowed: at most " + std::to_string(kMaxMessageBytes)};
+  const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
+  if (bytes.size() < kSmallest || !flatbuffers::BufferHasIdentifier(data, identifier<Message>()))
+    return Error{ringmaster::Code::kMalformed,
+                 std::string("not a message of kind ") + identifier<Message>() + " (see docs/protocol.md)"};
+  // Depth and table limits bound the verifier's work on hostile input.
+  flatbuffers::Verifier verifier(data, bytes.size(), /*max_depth=*/32, /*max_tables=*/1'000'000);
+  if (!verifier.VerifyBuffer<Message>(identifier<Message>()))
+    return Error{ringmaster::Code::kMalformed, "message does not verify against its schema"};
+  const auto* message = flatbuffers::GetRoot<Message>(data);
+  if (message->version() == 0 || message->version() > kVersion)
+    return Error{ringmaster::Code::kUnsupportedVersion, "message version " + std::to_string(message->version()) +
+                                                            "; this build reads 1 to " + std::to_string(kVersion)};
+  return message;
+}
+
+template Result<const RouterMessage*> open<RouterMessage>(Bytes);
+template Result<const ClientMessage*> open<ClientMessage>(Bytes);
+template Result<const TokenizerWorkerMessage*> open<TokenizerWorkerMessage>(Bytes);
+template Result<const GpuWorkerMessage*> open<GpuWorkerMessage>(Bytes);
+
+}  // namespace ringmaster::msg
