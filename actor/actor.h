@@ -1,6 +1,6 @@
 // What an actor is: one mailbox, one owner of its state. An actor sees only receive, send and now. It never
-// blocks, never reads a clock, and holds no socket, so the same object runs on ZeroMQ (actor/zmq_transport.h) and on
-// the deterministic in-memory transport of the tests (actor/memory_transport.h).
+// blocks, never reads a clock, and holds no socket, so the same object runs on ZeroMQ (actor/zmq_transport.h)
+// and on the deterministic in-memory transport of the tests (actor/memory_transport.h).
 //
 // Thread: everything about one actor is called from one thread, its loop.
 // SPDX-License-Identifier: Apache-2.0
