@@ -1,0 +1,33 @@
+// What the client knows of one open stream: how far it has come, so that repeated pieces are trimmed and missing ones are
+// asked for again. Pure bookkeeping, no socket; used by client.cc alone.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "client/cpp/ringmaster.h"
+#include "client/cpp/wire.h"
+
+namespace ringmaster::client {
+
+struct StreamState {
+  Request request;  // kept to be sent again on a resume
+  bool accepted = false;
+  std::vector<TokenId> ids;  // received so far; a resume carries them
+  uint64_t text_offset = 0;
+  uint32_t acked_token = 0;
+  uint64_t acked_text = 0;
+  Nanos asked_again_at = 0;
+  int gaps = 0;  // endings that came before their tokens
+
+  uint32_t next_token() const { return static_cast<uint32_t>(ids.size()); }
+  bool has_unacked() const { return acked_token < ids.size() || acked_text < text_offset; }
+};
+
+enum class Taken { kNew, kRepeat, kGap };
+
+// Appends the part of `chunk` that is new to `state` and to `piece`.
+Taken take(const msg::Chunk& chunk, StreamState& state, Piece& piece);
+
+}  // namespace ringmaster::client
