@@ -1,6 +1,10 @@
 // A GGUF file, mapped read-only and checked once at open: the tokenizer-worker reads its vocabulary and chat template, the
 // gpu-worker its tensors. Everything handed out points into the mapping and lives as long as the Gguf.
 // Format: GGUF version 2 and 3, little-endian (ggml docs/gguf.md). Any thread after open().
+// The file is hostile input: every count, length and offset is checked for overflow and against the file before use, keys
+// and tensor names are unique, tensors lie aligned inside the file and do not overlap. Time and memory are bounded by the
+// size of the header (n log n in the number of keys and tensors; look-ups are binary searches, so no hash can be flooded).
+// Not checked: what keys mean, UTF-8 of values. REQUIRES: nobody shortens the file while it is open (SIGBUS).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,7 +13,7 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -21,7 +25,7 @@ enum class TensorType : uint32_t {  // numbers of the format
   kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ8_1 = 9,
   kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kQ8_K = 15, kBF16 = 30,
 };
-std::string_view name(TensorType type);  // "Q4_1"; "type 77" is not known here: "unknown"
+std::string_view name(TensorType type);  // "Q4_1"; a number the format does not have: "unknown"
 
 struct GgufTensor {
   std::string_view name;
@@ -59,12 +63,16 @@ class Gguf {
   uint64_t header_hash() const { return header_hash_; }
 
  private:
+  friend class GgufParser;  // base/gguf_parser.cc
   Gguf() = default;
+  Error wrong_type(std::string_view key, const char* wanted) const;
+  Error missing(std::string_view key) const;
+
   std::string path_;
   std::span<const std::byte> map_;
-  std::unordered_map<std::string_view, Value> values_;
-  std::vector<GgufTensor> tensors_;
-  std::unordered_map<std::string_view, size_t> tensor_index_;
+  std::vector<std::pair<std::string_view, Value>> values_;  // by key
+  std::vector<GgufTensor> tensors_;                         // in file order
+  std::vector<uint32_t> by_name_;                           // indices into tensors_, by name
   uint64_t header_hash_ = 0;
 };
 
