@@ -1,0 +1,68 @@
+#include "base/process.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <charconv>
+#include <csignal>
+#include <string_view>
+
+#include "base/ready.h"
+
+namespace ringmaster {
+namespace {
+
+template <typename T>
+bool to_number(std::string_view text, T& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
+Error usage(const std::string& what, const char* binary) {
+  return {
+      Code::kInvalidArgument,
+      what + "; usage: " + binary + " --config FILE --name NAME [--ready-fd N] (started by `ringmaster up`)"};
+}
+
+}  // namespace
+
+Result<ProcessArguments> parse_process_arguments(int argc, const char* const* argv) {
+  ProcessArguments arguments;
+  const char* binary = argc > 0 ? argv[0] : "PROCESS";
+  for (int i = 1; i < argc; i += 2) {
+    const std::string_view option = argv[i];
+    if (option != "--config" && option != "--name" && option != "--ready-fd")
+      return usage("unknown argument '" + std::string(option) + "'", binary);
+    if (i + 1 == argc) return usage("argument " + std::string(option) + " has no value", binary);
+    const std::string_view value = argv[i + 1];
+    if (option == "--config") arguments.config_path = value;
+    if (option == "--name") arguments.name = value;
+    if (option == "--ready-fd" && !(to_number(value, arguments.ready_fd) && arguments.ready_fd >= 0))
+      return usage("--ready-fd is '" + std::string(value) + "'; allowed: a descriptor", binary);
+  }
+  if (arguments.config_path.empty() || arguments.name.empty())
+    return usage("--config or --name is missing", binary);
+  const size_t dot = arguments.name.rfind('.');
+  if (dot != std::string::npos &&
+      !to_number(std::string_view(arguments.name).substr(dot + 1), arguments.index))
+    return usage("--name is '" + arguments.name + "'; allowed: KIND or KIND.NUMBER", binary);
+  // Never inherited by a process that this one starts; a descriptor that is not open shows up in
+  // announce_ready().
+  if (arguments.ready_fd >= 0) fcntl(arguments.ready_fd, F_SETFD, FD_CLOEXEC);
+  return arguments;
+}
+
+void announce_ready(int ready_fd) {
+  if (ready_fd < 0) return;
+  constexpr std::string_view kLine = "READY\n";
+  // The parent may have died; this process must then end by its parent-death signal, not by SIGPIPE here.
+  struct sigaction ignore {};
+  struct sigaction before {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &before);
+  [[maybe_unused]] const ssize_t written = write(ready_fd, kLine.data(), kLine.size());
+  sigaction(SIGPIPE, &before, nullptr);
+  close(ready_fd);
+}
+
+}  // namespace ringmaster

@@ -1,0 +1,23 @@
+// How the supervisor starts every process: `BINARY --config FILE --name NAME [--ready-fd N]`. FILE is the
+// resolved STATE/cluster.yaml, NAME the process's own name in it ("gpu-worker.0"). Called once, first thing
+// in main(). SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace ringmaster {
+
+struct ProcessArguments {
+  std::string config_path;
+  std::string name;    // "router", "gpu-worker.0", ...
+  uint32_t index = 0;  // the number after the dot; 0 without one
+  int ready_fd = -1;   // for announce_ready(); -1: started by hand, nobody waits
+};
+
+// kInvalidArgument names the argument and shows the usage.
+Result<ProcessArguments> parse_process_arguments(int argc, const char* const* argv);
+
+}  // namespace ringmaster

@@ -1,0 +1,67 @@
+#include "base/process.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "base/ready.h"
+
+namespace ringmaster {
+namespace {
+
+using ::testing::HasSubstr;
+
+Result<ProcessArguments> parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "gpu-worker");
+  return parse_process_arguments(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(ProcessArguments, AreRead) {
+  const auto a = parse({"--config", "/s/cluster.yaml", "--name", "gpu-worker.3"});
+  ASSERT_TRUE(a.ok());
+  EXPECT_EQ(a.value().config_path, "/s/cluster.yaml");
+  EXPECT_EQ(a.value().name, "gpu-worker.3");
+  EXPECT_EQ(a.value().index, 3u);
+  EXPECT_EQ(a.value().ready_fd, -1);
+  EXPECT_EQ(parse({"--name", "router", "--config", "f"}).value().index, 0u);
+}
+
+TEST(ProcessArguments, SayWhatIsWrong) {
+  const auto message = [](std::vector<const char*> arguments) {
+    const auto result = parse(std::move(arguments));
+    return result.ok() ? std::string("accepted") : result.error().message;
+  };
+  EXPECT_THAT(message({"--config", "f"}), HasSubstr("--name is missing"));
+  EXPECT_THAT(message({"--config"}), HasSubstr("--config has no value"));
+  EXPECT_THAT(message({"--nmae", "x"}), HasSubstr("unknown argument '--nmae'"));
+  EXPECT_THAT(message({"--config", "f", "--name", "gpu-worker.x"}), HasSubstr("KIND.NUMBER"));
+  EXPECT_THAT(message({"--config", "f", "--name", "gpu-worker.-1"}), HasSubstr("KIND.NUMBER"));
+  EXPECT_THAT(message({"--config", "f", "--name", "n", "--ready-fd", "-2"}), HasSubstr("--ready-fd is '-2'"));
+  EXPECT_THAT(message({"--config", "f", "--name", "n", "--ready-fd", "3x"}), HasSubstr("--ready-fd is '3x'"));
+}
+
+TEST(AnnounceReady, WritesOneLineAndCloses) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  announce_ready(ends[1]);
+  char text[16] = {};
+  EXPECT_EQ(read(ends[0], text, sizeof text), 6);
+  EXPECT_STREQ(text, "READY\n");
+  EXPECT_EQ(read(ends[0], text, sizeof text), 0);  // closed
+  close(ends[0]);
+}
+
+TEST(AnnounceReady, SurvivesAParentThatIsGone) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  close(ends[0]);
+  announce_ready(ends[1]);
+  announce_ready(-1);
+}
+
+}  // namespace
+}  // namespace ringmaster
