@@ -4,7 +4,12 @@
 //   log::info("slot {} attached to {}", slot, holder);
 //   log::with(uid_text, epoch).warning("...");       // lines about a request carry its ids
 //
-// Any thread. Never put prompt or output text in a line.
+// JSON lines: {"t":unix ns,"level":"info","process":"router","pid":1,"uid":"...","epoch":1,"text":"..."}; uid and epoch only
+// in lines about a request. The file rotates by size (FILE.jsonl, FILE.1.jsonl, ...).
+//
+// Any thread. A line never blocks on a reader that stopped (it is dropped from stderr and counted there) and never ends the
+// process: a full disk, a closed stderr or a text that is not UTF-8 costs that line only. open() ignores SIGPIPE.
+// Never put prompt or output text in a line.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,9 +25,11 @@ namespace ringmaster::log {
 
 enum class Level { kDebug, kInfo, kWarning, kError };
 
-// `process` is the log prefix ("gpu-worker.0"); `json_file` may be empty.
+// `process` is the log prefix ("gpu-worker.0"); `json_file` may be empty: stderr only. Not concurrent with write().
+// Errors: a level that does not exist, a file that cannot be opened; lines then still go to stderr.
 Status open(const std::string& process, const std::string& json_file, const LogConfig& config);
 
+std::string_view name(Level level);  // as in the JSON lines: "info"
 bool enabled(Level level);
 // `uid` empty and `epoch` 0: not about a request.
 void write(Level level, std::string_view uid, Epoch epoch, std::string_view text);
