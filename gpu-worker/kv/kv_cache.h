@@ -59,7 +59,7 @@ struct KvStats {
 
 class KvCache {
  public:
-  // REQUIRES: num_blocks > 0, block_tokens > 0 and a multiple of 2.
+  // REQUIRES: num_blocks > 0, block_tokens > 0.
   explicit KvCache(const KvConfig& config);
 
   uint32_t block_tokens() const { return config_.block_tokens; }
@@ -93,9 +93,9 @@ class KvCache {
   void publish(KvSequence& s, std::span<const TokenId> ids, uint32_t computed, uint64_t last_step);
   // Gives the table back; s keeps salt and keys. Published blocks stay findable.
   void release(KvSequence& s, uint64_t last_step);
-  // The contents of this sequence's blocks cannot be trusted (its logits were not finite): nobody finds them
-  // any more, nor what was computed from them.
-  void forget(KvSequence& s);
+  // What was computed for this sequence cannot be trusted (its logits were not finite): nobody finds it any
+  // more, nor anything that starts with its first block.
+  void forget(KvSequence& s, std::span<const TokenId> ids);
   // All steps up to this one have retired.
   void retire(uint64_t step);
 
@@ -112,6 +112,8 @@ class KvCache {
   };
   void need_keys(KvSequence& s, std::span<const TokenId> ids, uint32_t count) const;
   std::span<const TokenId> block_ids(std::span<const TokenId> ids, uint32_t block) const;
+  template <typename Visit>  // called with each block of the longest cached prefix, in order
+  void walk(KvSequence& s, std::span<const TokenId> ids, Visit visit) const;
   BlockId take();
   void give_back(BlockId block, uint64_t last_step);
 

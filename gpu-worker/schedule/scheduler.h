@@ -46,7 +46,7 @@ struct SchedulerConfig {
   uint32_t vocab_size = 0;
   uint32_t context_length = 0;
   uint32_t max_running = 64;    // lanes; at most Device::info().num_lanes
-  uint32_t max_waiting = 1024;  // waiting and paused without a lane; more are refused
+  uint32_t max_waiting = 1024;  // accepted but not running; more are refused
   uint32_t max_owners = 16;
   uint32_t step_tokens = 512;            // budget of a step; >= max_running, so that every decode row fits
   uint32_t prefill_chunk = 256;          // most prompt tokens of one sequence in a step while others decode
@@ -141,35 +141,38 @@ class Scheduler {
     }
   };
 
-  // commands.cc
-  Result<uint32_t> resolve_max_tokens(const NewSequence& fresh) const;
+  // scheduler.cc: commands and the ends of sequences
   Status check_new(const NewSequence& fresh) const;
+  Result<uint32_t> resolve_max_tokens(const NewSequence& fresh) const;
   Sequence* live_sequence(Epoch epoch);
-  uint32_t output_limit(const Sequence& s) const;
-  bool blocked(const Sequence& s) const;  // no grant, or owner held
-  void pause(Sequence& s);
-  void unpause(Sequence& s);
+  bool blocked(const Sequence& s) const;         // no grant, or owner held
+  static bool fully_planned(const Sequence& s);  // every output token it will have is computed or in flight
+  void settle(Sequence& s);                      // waiting or paused, as blocked() says
   void leave_lists(Sequence& s);
+  void free_lane(Sequence& s);
   void finish(Sequence& s, EndReason reason, Code code, std::string_view message, Events& out);
-  void drop_if_drained(Sequence& s);
 
   // planning.cc
-  bool window_open(Nanos now) const;
-  bool has_work() const;
-  void plan_decodes(StepPlan& plan, uint32_t& budget);
-  void plan_prefills(StepPlan& plan, uint32_t& budget, bool others_decode);
-  void admit(StepPlan& plan, uint32_t& budget, bool others_decode);
-  bool make_resident(Sequence& s, uint32_t keep_free);
-  bool take_lane(Sequence& s, StepPlan& plan);
+  bool window_open(Nanos now);
+  void plan_decodes(StepPlan& plan, uint32_t& budget, Nanos now);
+  void plan_prefills(StepPlan& plan, uint32_t& budget, bool others_decode, Nanos now);
+  void admit(StepPlan& plan, uint32_t& budget, bool others_decode, Nanos now);
+  bool make_resident(Sequence& s);
+  void open_lane(StepPlan& plan, Sequence& s);
   uint32_t chunk_of(const Sequence& s, uint32_t budget, bool others_decode) const;
   void add_row(StepPlan& plan, Sequence& s, uint32_t count, Nanos now);
 
   // victims.cc
   bool grow(Sequence& s, uint32_t positions);
-  Sequence* pick_victim(bool paused_only, const Sequence* spare) const;
   bool worse(const Sequence& a, const Sequence& b) const;
+  Sequence* pick_victim(bool running_too) const;
   void preempt(Sequence& s);
-  bool steal_lane();
+  Sequence* pick_lane_holder() const;
+
+  // retire.cc
+  Status check_result(const StepResult& result) const;
+  void take_sample(Sequence& s, SampledRow& sampled, Nanos now, Events& out);
+  void row_left_flight(Sequence& s);
 
   SchedulerConfig config_;
   KvCache& kv_;
@@ -185,9 +188,11 @@ class Scheduler {
   uint32_t num_paused_ = 0;
   uint64_t next_step_ = 1;
   uint64_t next_serial_ = 1;
-  Nanos window_ends_ = kNever;    // of the batching window, while idle with company awaited
-  Nanos next_deadline_ = kNever;  // not later than the earliest deadline of a live sequence
-  std::vector<Sequence*> scratch_;
+  Nanos window_ends_ = kNever;            // of the batching window, while idle with company awaited
+  Nanos next_deadline_ = kNever;          // not later than the earliest deadline of a live sequence
+  std::vector<Epoch> complete_at_start_;  // resumed with nothing left to sample; expire() ends them
+  std::vector<Sequence*> scratch_;        // of one call at a time
+  std::vector<Sequence*> passed_;         // of admit()
   SchedulerStats stats_;
 };
 
