@@ -1,9 +1,13 @@
-// A process's doorbell: one futex word in a sealed page that every producer for this process maps and rings. It has
-// one owner, who waits, and any number of ringers in any process. Waiting spins for a while, then sleeps; it
-// always has a deadline. A ring costs no system call while the owner is awake.
+// A process's doorbell: one futex word in a sealed page that every producer for this process maps and rings.
+// It has one owner, who waits, and any number of ringers in any process. Waiting spins for a while, then
+// sleeps; it always has a deadline. A ring costs no system call while the owner is awake.
 //
-//   owner:   uint32_t seen = bell.sequence();  ...look at every source...  if (nothing) bell.wait(seen, deadline);
-//   ringer:  ...publish...  bell.ring();
+// Everything written before ring() is visible to an owner that has seen the new sequence(). No ring is lost:
+// a bell rung after sequence() was read ends the wait() that follows. A ringer that is killed inside ring()
+// can delay the owner until the next ring or its deadline, no longer.
+//
+//   owner:   uint32_t seen = bell.sequence();  ...look at every source...  if (nothing) bell.wait(seen,
+//   deadline); ringer:  ...publish...  bell.ring();
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "shm/layout.h"
 #include "shm/memory_file.h"
 
 namespace ringmaster::shm {
@@ -33,6 +38,7 @@ class Doorbell {
 
  private:
   explicit Doorbell(MemoryFile file) : file_(std::move(file)) {}
+  BellPage& page() const { return *reinterpret_cast<BellPage*>(file_.bytes().data()); }
   MemoryFile file_;
 };
 

@@ -1,5 +1,6 @@
-// What travels in the three rings of a slot. The payload of a record is the struct named here, followed by its
-// arrays in the order listed. A reader treats every count as hostile: it checks it against the record's size.
+// What travels in the three rings of a slot. The payload of a record is the struct named here, followed by
+// its arrays in the order listed. A reader treats every count as hostile: it checks it against the record's
+// size.
 //
 //   command ring  tokenizer-worker -> gpu-worker   Start Grant Cancel StopAt Rebind
 //   prompt ring   tokenizer-worker -> gpu-worker   Prompt (one for each Start, written before it, same order)
@@ -38,13 +39,14 @@ static_assert(sizeof(PromptRecord) == 16);
 struct StartRecord {
   uint64_t epoch;
   uint64_t seed;
-  uint64_t cache_salt[2];  // tenant, adapter and rope variant, hashed: blocks are shared only under equal salt
-  int64_t deadline;        // CLOCK_MONOTONIC ns; 0: none
-  int64_t written_at;      // CLOCK_MONOTONIC ns, for the stage timings
-  uint32_t max_tokens;     // output tokens in all, those already received included; 0: up to the context's end
-  uint32_t min_tokens;     // stop ids are not sampled before this many output tokens
-  uint32_t granted;        // output tokens it may produce before a Grant raises the limit
-  int32_t priority;        // higher first
+  uint64_t
+      cache_salt[2];    // tenant, adapter and rope variant, hashed: blocks are shared only under equal salt
+  int64_t deadline;     // CLOCK_MONOTONIC ns; 0: none
+  int64_t written_at;   // CLOCK_MONOTONIC ns, for the stage timings
+  uint32_t max_tokens;  // output tokens in all, those already received included; 0: up to the context's end
+  uint32_t min_tokens;  // stop ids are not sampled before this many output tokens
+  uint32_t granted;     // output tokens it may produce before a Grant raises the limit
+  int32_t priority;     // higher first
   float temperature, top_p, min_p;
   uint32_t top_k;
   float repetition_penalty, frequency_penalty, presence_penalty;
@@ -64,8 +66,8 @@ struct CancelRecord {
   uint64_t epoch;
 };
 
-// The stream ends before output token `token_count`: a stop string was found there. The gpu-worker answers with
-// Ended(stop); tokens past it are dropped by the tokenizer-worker and not billed.
+// The stream ends before output token `token_count`: a stop string was found there. The gpu-worker answers
+// with Ended(stop); tokens past it are dropped by the tokenizer-worker and not billed.
 struct StopAtRecord {
   uint64_t epoch;
   uint32_t token_count;

@@ -1,10 +1,11 @@
-// A single-producer single-consumer ring of variable-length records over memory that two processes map. Try-only:
-// waiting is the caller's policy (shm/doorbell.h). The two roles are move-only objects, so each exists once a ring.
-// The peer's words are never trusted: an impossible position or size makes the ring `broken`, which ends the
-// pairing, never a read out of bounds.
+// A single-producer single-consumer ring of variable-length records over memory that two processes map.
+// Try-only: waiting is the caller's policy (shm/doorbell.h). The two roles are move-only objects, so each
+// exists once a ring. The peer's words are never trusted: an impossible position or size makes the ring
+// `broken`, for good, which ends the pairing, never a read or write out of bounds. Payload bytes are not
+// checked here, and a hostile producer may change them while they are read: copy a count before checking it.
 //
-// Ordering: a record is visible when head passes it (release in commit, acquire in peek); its space is reusable when
-// tail passes it (release in pop, acquire in reserve).
+// Ordering: a record is visible when head passes it (release in commit, acquire in peek); its space is
+// reusable when tail passes it (release in pop, acquire in reserve). Thread: one for each role.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,11 +13,13 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 
 #include "shm/layout.h"
 
 namespace ringmaster::shm {
 
+// REQUIRES: data.size() is 0 or a power of two in [kMinRingBytes, kMaxRingBytes], aligned to kRecordAlign.
 struct RingView {
   RingIndex* index = nullptr;
   std::span<std::byte> data;  // capacity bytes, a power of two
@@ -29,33 +32,39 @@ struct Record {
 
 class Producer {
  public:
-  Producer() = default;
+  Producer() = default;  // of no ring: everything is full
+  // Continues at the positions in the index; impossible ones make it broken.
   explicit Producer(RingView ring);
-  Producer(Producer&&) noexcept = default;
-  Producer& operator=(Producer&&) noexcept = default;
+  Producer(Producer&& other) noexcept { *this = std::move(other); }
+  Producer& operator=(Producer&& other) noexcept;
   Producer(const Producer&) = delete;
 
   // Space for one record of `payload_bytes`, or nothing when the ring is full now. The space is written, then
-  // commit() publishes everything reserved since the last commit. A record larger than largest_payload() never fits.
+  // commit() publishes everything reserved since the last commit. A record larger than largest_payload()
+  // never fits. REQUIRES: type != kPadRecord.
   std::optional<std::span<std::byte>> try_reserve(uint32_t type, size_t payload_bytes);
   void commit();
+  // Half the ring: what fits at any position once the consumer has caught up.
   size_t largest_payload() const;
   size_t free_bytes();
   bool broken() const { return broken_; }
 
  private:
+  bool refresh_tail();
+
   RingView ring_;
   uint64_t head_ = 0;         // reserved up to here
+  uint64_t committed_ = 0;    // published up to here
   uint64_t cached_tail_ = 0;  // the consumer's word when last read
   bool broken_ = false;
 };
 
 class Consumer {
  public:
-  Consumer() = default;
+  Consumer() = default;  // of no ring: always empty
   explicit Consumer(RingView ring);
-  Consumer(Consumer&&) noexcept = default;
-  Consumer& operator=(Consumer&&) noexcept = default;
+  Consumer(Consumer&& other) noexcept { *this = std::move(other); }
+  Consumer& operator=(Consumer&& other) noexcept;
   Consumer(const Consumer&) = delete;
 
   // The oldest unread record, or nothing. Its payload stays valid until pop().
@@ -65,6 +74,9 @@ class Consumer {
   bool broken() const { return broken_; }
 
  private:
+  bool refresh_head();
+  std::optional<Record> break_ring();
+
   RingView ring_;
   uint64_t tail_ = 0;
   uint64_t next_ = 0;         // end of the record that peek() returned

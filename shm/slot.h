@@ -1,8 +1,7 @@
-// A ring slot as each side sees it, and how it changes hands. The gpu-worker makes all slots at start (SlotTable)
-// and hands one to each tokenizer-worker that connects to its Unix socket (SlotServer::poll / attach_slot). A
-// slot is given again only after the pidfd of its former holder has reported that process's death: a stopped process
-// that wakes up must never be a second producer.
-// SPDX-License-Identifier: Apache-2.0
+// A ring slot as each side sees it, and how it changes hands. The gpu-worker makes all slots at start
+// (SlotTable) and hands one to each tokenizer-worker that connects to its Unix socket (SlotServer::poll /
+// attach_slot). A slot is given again only after the pidfd of its former holder has reported that process's
+// death: a stopped process that wakes up must never be a second producer. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -47,24 +46,44 @@ struct GpuEnd {
   Doorbell tokenizer_bell;  // rung after tokens are committed
 };
 
-// Connects to a gpu-worker's ring socket, sends our name and doorbell, receives a slot. Blocks up to `deadline`.
+// Connects to a gpu-worker's ring socket, sends our name and doorbell, receives a slot. Blocks up to
+// `deadline`. `own_name`: 1 to kMaxHolderName characters of [A-Za-z0-9._-]. kNotFound, kUnavailable: nobody
+// listens there (yet). kResourceExhausted: no slot is free. kUnsupportedVersion: the other side was built
+// from another layout. kDeadlineExceeded: a slot may have been taken all the same; it then stays taken until
+// this process ends. A slot is given back by ending the process, not by destroying the TokenizerEnd.
 Result<TokenizerEnd> attach_slot(const std::string& socket_path, const std::string& own_name,
                                  const Doorbell& own_bell, Nanos deadline);
+
+struct SlotCounters {
+  uint64_t attached = 0;
+  uint64_t lost = 0;
+  uint64_t refused = 0;  // answered with a code: no slot free, another version, a bad name
+  uint64_t discarded =
+      0;  // closed without an answer: garbage, silence beyond the deadline, dead before the end
+};
 
 // The gpu-worker's table of slots and the listening socket. One thread.
 class SlotServer {
  public:
-  // Makes `count` slots and listens on `socket_path` (mode 0600; the path must be free and shorter than 108 bytes).
-  static Result<std::unique_ptr<SlotServer>> create(const std::string& socket_path, uint32_t count, SlotSizes sizes,
-                                                    uint64_t gpu_instance, const Doorbell& own_bell);
+  // Makes `count` slots and listens on `socket_path` (mode 0600, shorter than 108 bytes). kAlreadyExists: a
+  // live process listens there, or it is not a socket; the socket of a dead process is replaced. The path is
+  // removed at the end. `own_bell` outlives the server. Sizes: powers of two in [kMinRingBytes,
+  // kMaxRingBytes].
+  static Result<std::unique_ptr<SlotServer>> create(const std::string& socket_path, uint32_t count,
+                                                    SlotSizes sizes, uint64_t gpu_instance,
+                                                    const Doorbell& own_bell);
   virtual ~SlotServer() = default;
 
-  // Descriptors to watch (listening socket, handshakes in progress, holders' pidfds): poll() when one is readable.
+  // What to watch (a single descriptor that stands for listening socket, handshakes, their deadlines and
+  // holders' pidfds; the same one for life): poll() when it is readable. Edge-triggered watching is enough.
   virtual std::vector<int> watch_fds() const = 0;
-  // Accepts connections, finishes handshakes, notices deaths. Never blocks. `attached` gets each new end (valid until
-  // `lost` is called with its slot); `lost` is called once the holder is dead, before the slot is given again.
-  virtual void poll(const std::function<void(GpuEnd&)>& attached, const std::function<void(uint32_t slot)>& lost) = 0;
+  // Accepts connections, finishes handshakes, notices deaths. Never blocks, bounded work. `attached` gets
+  // each new end; it stays valid until the call of `lost` with its slot returns. `lost` is called once the
+  // holder is dead, before the slot is given again; what the holder had committed can still be read there.
+  virtual void poll(const std::function<void(GpuEnd&)>& attached,
+                    const std::function<void(uint32_t slot)>& lost) = 0;
   virtual uint32_t held() const = 0;
+  virtual const SlotCounters& counters() const = 0;
   // The mapped memory of all slots, to be pinned once at start.
   virtual std::vector<std::span<std::byte>> memory() const = 0;
 };

@@ -1,0 +1,146 @@
+#include <poll.h>
+#include <time.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "shm/handshake.h"
+#include "shm/slot.h"
+#include "shm/slot_memory.h"
+#include "shm/system_error.h"
+#include "shm/unix_socket.h"
+
+namespace ringmaster::shm {
+namespace {
+
+Result<UniqueFd> connect_until(const std::string& path, Nanos deadline) {
+  for (;;) {
+    auto connection = connect_seqpacket(path);
+    if (connection || connection.error().code != Code::kOverloaded || monotonic_now() >= deadline) {
+      return connection;
+    }
+    const timespec pause{0, static_cast<long>(kMillisecond)};  // a full backlog cannot be waited for by poll
+    nanosleep(&pause, nullptr);
+  }
+}
+
+Status wait_readable(int fd, Nanos deadline) {
+  for (;;) {
+    const Nanos left = deadline == kNever ? kSecond : deadline - monotonic_now();
+    if (left <= 0) {
+      return Error{Code::kDeadlineExceeded,
+                   "the gpu-worker did not answer the request for a ring slot in time"};
+    }
+    const Nanos slice = std::min(left, kSecond);
+    const timespec timeout{static_cast<time_t>(slice / kSecond), static_cast<long>(slice % kSecond)};
+    pollfd item{fd, POLLIN, 0};
+    const int ready = ppoll(&item, 1, &timeout, nullptr);
+    if (ready > 0) return ok_status();
+    if (ready < 0 && errno != EINTR) return system_error("wait for a ring slot", errno);
+  }
+}
+
+Hello make_hello(const std::string& name) {
+  Hello hello{};
+  hello.magic = kHandshakeMagic;
+  hello.version = kLayoutVersion;
+  hello.name_size = static_cast<uint32_t>(name.size());
+  std::memcpy(hello.name, name.data(), name.size());
+  return hello;
+}
+
+Error refusal(const Reply& reply) {
+  const Code code =
+      reply.code <= static_cast<uint32_t>(kLastCode) ? static_cast<Code>(reply.code) : Code::kMalformed;
+  switch (code) {
+    case Code::kResourceExhausted:
+      return {code, "the gpu-worker has no free ring slot; raise gpu_worker.slots or end a tokenizer-worker"};
+    case Code::kUnsupportedVersion:
+      return {code, "the gpu-worker has ring layout version " + std::to_string(reply.version) +
+                        ", this build has " + std::to_string(kLayoutVersion) +
+                        "; run processes of one build"};
+    default:
+      return {code, "the gpu-worker refused a ring slot: " + std::string(name(code))};
+  }
+}
+
+Result<Reply> check_reply(std::span<const std::byte> bytes, const Message& message) {
+  Reply reply{};
+  if (bytes.size() != sizeof reply) {
+    return Error{Code::kMalformed, "reply of " + std::to_string(bytes.size()) +
+                                       " bytes for a ring slot, expected " + std::to_string(sizeof reply)};
+  }
+  std::memcpy(&reply, bytes.data(), sizeof reply);
+  if (reply.magic != kHandshakeMagic)
+    return Error{Code::kMalformed, "reply for a ring slot with a wrong magic"};
+  if (reply.code != static_cast<uint32_t>(Code::kOk)) return refusal(reply);
+  if (reply.version != kLayoutVersion) {
+    reply.code = static_cast<uint32_t>(Code::kUnsupportedVersion);
+    return refusal(reply);
+  }
+  if (message.fds.size() != 2 || message.too_many_fds) {
+    return Error{Code::kMalformed, "reply for a ring slot with " + std::to_string(message.fds.size()) +
+                                       " descriptors, expected 2"};
+  }
+  return reply;
+}
+
+Result<TokenizerEnd> map_slot(const Reply& reply, UniqueFd slot_fd, UniqueFd bell_fd, UniqueFd pidfd) {
+  const auto places = place_rings({reply.command_bytes, reply.prompt_bytes, reply.token_bytes});
+  if (!places) return places.error();
+  auto memory = MemoryFile::attach(std::move(slot_fd), places->size);
+  if (!memory) return std::move(memory).error();
+  if (auto ok = check_slot(memory->bytes(), *places, reply.slot, reply.gpu_instance); !ok) return ok.error();
+  auto bell = Doorbell::attach(std::move(bell_fd));
+  if (!bell) return std::move(bell).error();
+  const SlotRings rings = rings_of(memory->bytes(), *places);
+  return TokenizerEnd{std::move(memory).value(), Producer(rings.command), Producer(rings.prompt),
+                      Consumer(rings.token),     std::move(bell).value(), reply.slot,
+                      reply.gpu_instance,        std::move(pidfd)};
+}
+
+}  // namespace
+
+Result<TokenizerEnd> attach_slot(const std::string& socket_path, const std::string& own_name,
+                                 const Doorbell& own_bell, Nanos deadline) {
+  if (!valid_holder_name(own_name)) {
+    return Error{Code::kInvalidArgument, "name '" + own_name + "': allowed are 1 to " +
+                                             std::to_string(kMaxHolderName) +
+                                             " characters of [A-Za-z0-9._-]"};
+  }
+  auto connection = connect_until(socket_path, deadline);
+  if (!connection) return std::move(connection).error();
+  const int socket = connection->get();
+  // The pidfd comes before the request: whoever answers the request was alive after the pidfd was opened, so
+  // the pid cannot have passed to another process in between.
+  const pid_t pid = peer_pid(socket);
+  if (pid <= 0)
+    return Error{Code::kUnavailable, socket_path + ": the listener's process is not visible from here"};
+  auto pidfd = open_pidfd(pid);
+  if (!pidfd) return std::move(pidfd).error();
+
+  const Hello hello = make_hello(own_name);
+  const int bell_fd = own_bell.fd();
+  if (auto sent = send_with_fds(socket, std::as_bytes(std::span(&hello, 1)), {&bell_fd, 1}); !sent) {
+    return std::move(sent).error();
+  }
+  std::byte buffer[sizeof(Reply) + 1];  // one more shows a reply that is too long
+  Message message;
+  for (;;) {
+    if (auto ready = wait_readable(socket, deadline); !ready) return std::move(ready).error();
+    const Received got = receive_with_fds(socket, buffer, 2, message);
+    if (got == Received::kMessage) break;
+    if (got == Received::kClosed) {
+      return Error{Code::kUnavailable,
+                   socket_path + ": the gpu-worker closed the connection without an answer"};
+    }
+  }
+  const auto reply = check_reply(std::span(buffer).first(std::min(message.size, sizeof buffer)), message);
+  if (!reply) return reply.error();
+  return map_slot(*reply, std::move(message.fds[0]), std::move(message.fds[1]), std::move(pidfd).value());
+}
+
+}  // namespace ringmaster::shm
