@@ -19,6 +19,7 @@ struct RouterConfig {
   uint32_t credit_tokens = 1024;    // unacknowledged output tokens a stream may have
   Nanos client_lease = 30 * kSecond;  // a client silent for longer counts as vanished
   Nanos worker_timeout = 2 * kSecond;  // a worker without heartbeat for longer counts as dead
+  bool operator==(const RouterConfig&) const = default;
 };
 
 struct TokenizerWorkerConfig {
@@ -29,6 +30,7 @@ struct TokenizerWorkerConfig {
   Nanos spin = 0;                   // busy waiting before sleeping
   std::vector<int> cores;           // empty: not bound
   int nice = 0;
+  bool operator==(const TokenizerWorkerConfig&) const = default;
 };
 
 // `device: fake` plays a script instead of a model: tokens come from a rule, time from a timer.
@@ -42,6 +44,7 @@ struct FakeConfig {
   uint32_t context_length = 8192;
   uint64_t fail_at_step = 0;        // 0: never; the device reports an error at this step
   uint64_t stall_at_step = 0;       // 0: never; this step does not retire
+  bool operator==(const FakeConfig&) const = default;
 };
 
 struct GpuWorkerConfig {
@@ -61,6 +64,7 @@ struct GpuWorkerConfig {
   std::vector<int> cores;
   int nice = 0;
   FakeConfig fake;
+  bool operator==(const GpuWorkerConfig&) const = default;
 };
 
 struct SupervisorConfig {
@@ -68,12 +72,14 @@ struct SupervisorConfig {
   Nanos restart_window = 60 * kSecond;
   Nanos ready_timeout = 60 * kSecond;
   Nanos drain_timeout = 30 * kSecond;
+  bool operator==(const SupervisorConfig&) const = default;
 };
 
 struct LogConfig {
   std::string level = "info";       // debug info warning error
   uint64_t max_file_bytes = 32ull << 20;
   uint32_t max_files = 4;
+  bool operator==(const LogConfig&) const = default;
 };
 
 struct ClusterConfig {
@@ -87,6 +93,8 @@ struct ClusterConfig {
   SupervisorConfig supervisor;
   LogConfig log;
 
+  bool operator==(const ClusterConfig&) const = default;
+
   // Fixed names inside state_dir. Processes are told the configuration file and their own name, nothing else.
   std::string client_endpoint() const;    // router.endpoint or ipc://STATE/clients.sock
   std::string worker_endpoint() const;    // ipc://STATE/workers.sock
@@ -94,15 +102,20 @@ struct ClusterConfig {
   std::string log_file(const std::string& process) const;    // STATE/logs/PROCESS.jsonl
 };
 
+// Unix sockets: sizeof(sockaddr_un::sun_path) without the final 0.
+inline constexpr size_t kMaxSocketPath = 107;
+
 // The default configuration as text: exactly the documented cluster.yaml at the project's root.
 std::string_view default_cluster_yaml();
 
 Result<ClusterConfig> parse_cluster_yaml(std::string_view text, const std::string& source);
 Result<ClusterConfig> load_cluster_yaml(const std::string& path);
+// The built-in default under another name (as `ringmaster --name`).
+Result<ClusterConfig> default_cluster(const std::string& name);
 // The resolved configuration as YAML that parses to an equal value; the supervisor writes it to STATE/cluster.yaml.
 std::string to_yaml(const ClusterConfig& config);
 
-// Where `model:` lives: a path as it is, a known name in the model cache. Error: kNotFound with the remedy.
+// Where `model:` lives: a path as it is, a known name (base/models.h) in the model cache. Error: kNotFound with the remedy.
 Result<std::string> resolve_model(const std::string& model);
 std::string model_cache_dir();  // $XDG_CACHE_HOME/ringmaster/models or ~/.cache/ringmaster/models
 
