@@ -5,9 +5,9 @@
 //   uint64_t h = kStart;  for (id : prompt) h = mix(h, id);
 //   for (;;) { TokenId token = token_of(h, vocab_size, never);  h = mix(h, token); }
 //
-// `never` are the ids that the fake does not say by itself (silent_ids() of the model, or none without a
-// model). Not a hash for security or for storage. Pure functions; any thread. SPDX-License-Identifier:
-// Apache-2.0
+// `never` are the ids that the fake does not say by itself: silent_ids() of the model, or none without one.
+// Not a hash for security or for storage. Pure functions; any thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -4,8 +4,9 @@
 // Mode hash: the KV memory is real (blocks, offsets), and holds at each position the hash of the context up
 // to there (base/context_hash.h). A row reads it THROUGH its block table and checks every position it attends
 // to, as attention would read them; a table that names a wrong, reused or unwritten block changes every token
-// from there on, for good. Mode text: token k is the k-th configured id, then the first of the lane's stop
-// ids; without stop ids it starts again.
+// from there on, for good.
+// Mode text: token k is the k-th configured id, then the first of the lane's stop ids; without stop ids it
+// starts again.
 //
 // The winner leads by a geometric row of probabilities, so log-probabilities add up, logit_bias moves
 // winners, and suppressed ids are never said. Temperature, top-k, top-p, min-p, penalties and seed do not

@@ -1,0 +1,124 @@
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "actor/loop.h"
+#include "actor/zmq_transport.h"
+#include "base/config.h"
+#include "base/ids.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "base/ready.h"
+#include "gpu-worker/device/device.h"
+#include "gpu-worker/gpu_worker.h"
+#include "shm/slot.h"
+
+namespace ringmaster::gpu_worker {
+namespace {
+
+// What a process is made of, in the order of construction: each part outlives those after it.
+struct Process {
+  std::unique_ptr<shm::Doorbell> bell;
+  std::unique_ptr<Device> device;
+  std::unique_ptr<actor::ZmqTransport> transport;
+  std::unique_ptr<GpuWorker> worker;
+  std::unique_ptr<actor::Loop> loop;
+};
+
+void log_device(const DeviceInfo& info) {
+  log::info(
+      "device {} ({}), model {}: vocabulary {}, context {}, {} blocks of {} tokens, {} lanes, {} bytes of "
+      "weights, "
+      "{} bytes of KV",
+      info.kind, info.variant, info.model, info.vocab_size, info.context_length, info.num_blocks,
+      info.block_tokens, info.num_lanes, info.weights_bytes, info.kv_bytes);
+}
+
+Status start(const ClusterConfig& config, const std::string& name, Process& p) {
+  auto bell = shm::Doorbell::create();
+  if (!bell) return std::move(bell).error();
+  p.bell = std::make_unique<shm::Doorbell>(std::move(bell).value());
+
+  auto model_path = resolve_model(config.model);
+  if (!model_path) return std::move(model_path).error();
+  auto device = make_device(config.gpu_worker, *model_path, *p.bell);
+  if (!device) return std::move(device).error();
+  p.device = std::move(device).value();
+  log_device(p.device->info());
+
+  const WorkerIdentity identity{name, getpid(), random_uid().hi, config.ring_socket(name)};
+  auto slots = shm::SlotServer::create(identity.ring_socket, config.gpu_worker.slots, shm::SlotSizes{},
+                                       identity.instance, *p.bell);
+  if (!slots) return std::move(slots).error();
+  auto transport = actor::ZmqTransport::worker(config.worker_endpoint(), name);
+  if (!transport) return std::move(transport).error();
+  p.transport = std::move(transport).value();
+
+  auto worker = GpuWorker::create(config.gpu_worker, identity, *p.device, std::move(slots).value(),
+                                  *p.transport, {.check_every_step = config.log.level == "debug"});
+  if (!worker) return std::move(worker).error();
+  p.worker = std::move(worker).value();
+
+  auto loop = actor::Loop::create(*p.worker, *p.transport, *p.bell);
+  if (!loop) return std::move(loop).error();
+  p.loop = std::move(loop).value();
+  return ok_status();
+}
+
+Status wire(Process& p) {
+  GpuWorker& worker = *p.worker;
+  actor::Loop& loop = *p.loop;
+  // SIGTERM and SIGINT: once to drain, twice to end now.
+  auto status =
+      loop.on_signal([&worker](int, Nanos now) { worker.draining() ? worker.stop(now) : worker.drain(now); });
+  if (!status) return status;
+  for (const int fd : worker.watch_fds())
+    if (status = loop.watch(fd, [&worker](Nanos now) { worker.slots_readable(now); }); !status) return status;
+  loop.add_source([&worker](Nanos now) { return worker.poll(now); });
+  loop.add_flush([&worker, &loop] {
+    if (worker.finished()) loop.stop();
+  });
+  return ok_status();
+}
+
+int run(int argc, char** argv) {
+  if (auto status = actor::Loop::block_signals(); !status) {
+    std::fprintf(stderr, "gpu-worker: %s\n", status.error().message.c_str());
+    return 1;
+  }
+  auto arguments = parse_process_arguments(argc, argv);
+  if (!arguments) {
+    std::fprintf(stderr, "%s\n", arguments.error().message.c_str());
+    return 2;
+  }
+  auto config = load_cluster_yaml(arguments->config_path);
+  if (!config) {
+    std::fprintf(stderr, "%s\n", config.error().message.c_str());
+    return 2;
+  }
+  if (auto status = log::open(arguments->name, config->log_file(arguments->name), config->log); !status)
+    log::warning("{}", status.error().message);
+
+  Process process;
+  auto status = start(*config, arguments->name, process);
+  if (status.ok()) status = wire(process);
+  if (!status) {
+    log::error("{} cannot start: {}", arguments->name, status.error().message);
+    return 1;
+  }
+  process.worker->run_timers(monotonic_now());  // registers
+  announce_ready(arguments->ready_fd);
+  process.loop->run();
+  process.transport->close(kSecond);
+  return process.worker->finished().value_or(1);
+}
+
+}  // namespace
+}  // namespace ringmaster::gpu_worker
+
+int main(int argc, char** argv) {
+  return ringmaster::gpu_worker::run(argc, argv);
+}
