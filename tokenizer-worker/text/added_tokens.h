@@ -1,6 +1,7 @@
 // Finds tokens that are spelled out in a text (control tokens, user-defined ones) before any of it is cut
-// into pieces: the leftmost first, and of those that begin there the longest. A trie; a search costs at most
-// text x longest token. Built once, then immutable; any thread. SPDX-License-Identifier: Apache-2.0
+// into pieces: the leftmost first, and of those that begin there the longest. A trie; a search costs at
+// most text x longest token. Built once, then immutable; any thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

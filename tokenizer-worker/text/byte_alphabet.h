@@ -1,6 +1,7 @@
-// The GPT-2 byte alphabet: each of the 256 bytes is written as one printable character, so that vocabularies
-// of byte strings can be stored as text. Printable Latin-1 stands for itself, the other 68 bytes for
-// U+0100..U+0143 in order. Pure functions, any thread. SPDX-License-Identifier: Apache-2.0
+// The GPT-2 byte alphabet: each of the 256 bytes is written as one printable character, so that
+// vocabularies of byte strings can be stored as text. Printable Latin-1 stands for itself, the other 68
+// bytes for U+0100..U+0143 in order. Pure functions, any thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,8 +1,9 @@
-// Token ids to text, one token at a time: every piece handed out is valid UTF-8, and all pieces joined equal
-// one full decode. Bytes wait until their character is whole; a stop string is matched on text across token
-// borders with the shortest hold-back. Bytes that no further token can make a character become U+FFFD, as
-// many as Python's decode(errors='replace') writes. One object a stream; one thread. A token costs O(its
-// bytes x stop strings), however long the stream. SPDX-License-Identifier: Apache-2.0
+// Token ids to text, one token at a time: every piece handed out is valid UTF-8, and all pieces joined
+// equal one full decode. Bytes wait until their character is whole; a stop string is matched on text
+// across token borders with the shortest hold-back. Bytes that no further token can make a character
+// become U+FFFD, as many as Python's decode(errors='replace') writes. One object a stream; one thread. A
+// token costs O(its bytes x stop strings), however long the stream.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

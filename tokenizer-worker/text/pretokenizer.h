@@ -1,7 +1,8 @@
 // Cuts text into the pieces that BPE merges never cross. A hand-written scanner with one table entry a
 // scheme, equal to the published regular expressions over the frozen Unicode classes; not a
 // regular-expression engine. Immutable value; any thread. `next` is linear in the piece it returns (one
-// character more at most). SPDX-License-Identifier: Apache-2.0
+// character more at most).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
-// Watches a text, byte by byte, for any of several stop strings. The match that is completed first wins; of
-// those completed by the same byte, the longest. Knows at every point how many of the last bytes may still
-// begin a match. Knuth-Morris-Pratt for each string: O(number of strings) a byte, amortised. One object a
-// stream; one thread. SPDX-License-Identifier: Apache-2.0
+// Watches a text, byte by byte, for any of several stop strings. The match that is completed first wins;
+// of those completed by the same byte, the longest. Knows at every point how many of the last bytes may
+// still begin a match. Knuth-Morris-Pratt for each string: O(number of strings) a byte, amortised. One
+// object a stream; one thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

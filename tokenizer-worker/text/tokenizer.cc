@@ -16,7 +16,7 @@ namespace {
 // (and every control and user-defined token) stands for its own text, as in the reference decoder.
 struct TokenBytes {
   std::string all;
-  std::vector<uint32_t> ends;  // by id
+  std::vector<size_t> ends;  // by id
 
   explicit TokenBytes(const Vocabulary& vocabulary) {
     ends.reserve(vocabulary.size());
@@ -25,11 +25,11 @@ struct TokenBytes {
       const TokenKind kind = vocabulary.kinds[id];
       const bool literal = kind == TokenKind::kControl || kind == TokenKind::kUserDefined;
       if (literal || !letters_to_bytes(text, all)) all.append(text);
-      ends.push_back(static_cast<uint32_t>(all.size()));
+      ends.push_back(all.size());
     }
   }
   std::string_view of(TokenId id) const {
-    const uint32_t begin = id == 0 ? 0 : ends[id - 1];
+    const size_t begin = id == 0 ? 0 : ends[id - 1];
     return {all.data() + begin, ends[id] - begin};
   }
 };

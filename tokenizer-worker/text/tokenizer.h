@@ -1,6 +1,7 @@
-// Text to token ids and back for one vocabulary. Immutable after load; any thread may encode (the encode pool
-// does). Byte-level BPE (GPT-2 alphabet) from GGUF metadata; the pre-tokenizer is chosen by name and one that
-// is not implemented is refused by name. SPDX-License-Identifier: Apache-2.0
+// Text to token ids and back for one vocabulary. Immutable after load; any thread may encode (the encode
+// pool does). Byte-level BPE (GPT-2 alphabet) from GGUF metadata; the pre-tokenizer is chosen by name and
+// one that is not implemented is refused by name.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 namespace ringmaster::tokenizer_worker {
 namespace {
 
-constexpr size_t kMaxTokenBytes = 4096;  // real ones reach 1,024 (runs of blanks in code models)
-constexpr size_t kMaxTokens = 1u << 24;  // the largest vocabularies have 2^18
+constexpr size_t kMaxTokenBytes = 4096;  // SmolLM2's longest has 162
+constexpr size_t kMaxTokens = 1u << 24;  // Gemma has 2^18, the most so far
 
 // Control tokens that end a turn or a text in the published models; a file's metadata names only one or two
 // of them.

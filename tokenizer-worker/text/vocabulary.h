@@ -1,6 +1,6 @@
 // The token tables of a GGUF file, checked: every claim that the encoder and decoder rely on holds
-// afterwards. Plain data for the loader of the tokenizer; nobody else needs it. SPDX-License-Identifier:
-// Apache-2.0
+// afterwards. Plain data for the loader of the tokenizer; nobody else needs it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
