@@ -2,9 +2,10 @@
 // and nothing of scheduling or devices.
 //
 // The loop never waits for a reader. When a slot's token ring is full, its records queue here, in order, and
-// full() asks the caller to leave that slot's rows out of the batch; what can still come is bounded by the
-// steps in flight and by one ending for each live request, and beyond `max_pending` records no more commands
-// of that slot are read. A reader that lags is named in the log, with its gap and age.
+// full() asks the caller to leave that slot's rows out of the batch. What can still come is bounded by the
+// steps in flight and one ending for each live request; and a slot with `max_pending` records in the queue
+// has no more commands read, after those of the turn. A reader that lags is named in the log, with gap and
+// age.
 //
 // Thread: the worker's loop thread. Invariant: a slot's records leave in the order they were written.
 // SPDX-License-Identifier: Apache-2.0

@@ -98,7 +98,8 @@ struct TokenRow {
 };
 static_assert(sizeof(TokenRow) == 24);
 
-// The last record of an epoch. `message_size` bytes of UTF-8 follow.
+// The last record of an epoch. `message_size` bytes of UTF-8 follow. Epoch 0 names no request: the gpu-worker
+// read something impossible and reads nothing more from this tokenizer-worker, whose requests have ended.
 struct EndedRecord {
   uint64_t epoch;
   uint8_t reason;  // msg::FinishReason
