@@ -1,0 +1,244 @@
+#include "gpu-worker/device/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/gguf.h"
+#include "gpu-worker/device/cpu/decoder.h"
+#include "gpu-worker/device/cpu/host.h"
+#include "gpu-worker/device/cpu/kv_memory.h"
+#include "gpu-worker/device/cpu/step_buffers.h"
+#include "gpu-worker/device/cpu/team.h"
+#include "gpu-worker/kernels/dispatch.h"
+#include "gpu-worker/model/description.h"
+#include "gpu-worker/model/weights.h"
+
+namespace ringmaster::gpu_worker {
+namespace {
+
+// A model of the sizes this device is for gains nothing from more; barriers cost more with every thread.
+constexpr unsigned kMostThreads = 64;
+// Left to the rest of the process and the host when memory is counted: stacks, queues, the sampler's buffers.
+constexpr uint64_t kMemoryReserve = 64ull << 20;
+
+// Everything a running device consists of, in the order it is made.
+struct Parts {
+  ModelDescription description;
+  Region memory;  // weights, then step buffers
+  Region kv_region;
+  KvMemory kv;
+  Weights weights;
+  std::unique_ptr<StepBuffers> buffers;
+  DeviceInfo info;
+};
+
+class CpuDevice final : public Device {
+ public:
+  CpuDevice(Parts parts, const kernels::Table& table, unsigned threads, shm::Doorbell& bell)
+      : parts_(std::move(parts)),
+        bell_(bell),
+        team_(threads),
+        decoder_(parts_.description, parts_.weights, table, parts_.kv, *parts_.buffers, team_,
+                 parts_.info.num_lanes),
+        executor_([this] { execute(); }) {}
+
+  ~CpuDevice() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+    executor_.join();
+  }
+
+  const DeviceInfo& info() const override { return parts_.info; }
+
+  void submit(StepPlan plan) override {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_.push_back(std::move(plan));
+    }
+    wake_.notify_one();
+  }
+
+  std::optional<StepResult> retire(Nanos) override {
+    const std::lock_guard lock(mutex_);
+    if (finished_.empty()) return std::nullopt;
+    StepResult result = std::move(finished_.front());
+    finished_.pop_front();
+    return result;
+  }
+
+ private:
+  // The executor's life. A step that was begun is finished even when the device is being taken down.
+  void execute() {
+    for (;;) {
+      StepPlan plan;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [this] { return stop_ || !waiting_.empty(); });
+        if (stop_) return;
+        plan = std::move(waiting_.front());
+        waiting_.pop_front();
+      }
+      StepResult result = run(plan);
+      {
+        const std::lock_guard lock(mutex_);
+        finished_.push_back(std::move(result));
+      }
+      bell_.ring();
+    }
+  }
+
+  StepResult run(const StepPlan& plan) {
+    StepResult result;
+    result.step = plan.step;
+    if (std::optional<Error> error = impossible(plan)) {
+      result.error = std::move(error);
+      return result;
+    }
+    try {
+      result.rows = decoder_.run(plan);
+    } catch (const std::exception& e) {  // of the standard containers: out of memory
+      result.rows.clear();
+      result.error = Error{Code::kInternal, std::string("the cpu device failed in a step: ") + e.what()};
+    }
+    return result;
+  }
+
+  // The caller's promise, checked: a wrong number here would write into another sequence's memory.
+  std::optional<Error> impossible(const StepPlan& plan) const {
+    const DeviceInfo& info = parts_.info;
+    const auto error = [&](const std::string& what) {
+      return Error{Code::kInternal, "step " + std::to_string(plan.step) + ": " + what};
+    };
+    for (const LaneOpen& open : plan.opens)
+      if (open.lane >= info.num_lanes) return error("opens lane " + std::to_string(open.lane));
+    for (const TokenId id : plan.ids)
+      if (id >= info.vocab_size && id != kFromLane) return error("has the id " + std::to_string(id));
+    for (const BlockId block : plan.blocks)
+      if (block >= info.num_blocks) return error("has the block " + std::to_string(block));
+    for (const StepRow& row : plan.rows) {
+      const uint64_t end = uint64_t{row.first_position} + row.num_tokens;
+      if (row.lane >= info.num_lanes || row.num_tokens == 0 ||
+          uint64_t{row.first_id} + row.num_tokens > plan.ids.size() ||
+          uint64_t{row.first_block} + row.num_blocks > plan.blocks.size() ||
+          end > uint64_t{row.num_blocks} * info.block_tokens)
+        return error("the row of lane " + std::to_string(row.lane) +
+                     " does not fit its ids, blocks or lanes");
+    }
+    return std::nullopt;
+  }
+
+  Parts parts_;
+  shm::Doorbell& bell_;
+  Team team_;
+  Decoder decoder_;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<StepPlan> waiting_;     // guarded by mutex_; at most kMaxInFlight with the one that runs
+  std::deque<StepResult> finished_;  // guarded by mutex_
+  bool stop_ = false;                // guarded by mutex_
+  std::thread executor_;             // last: it uses everything above
+};
+
+Status check_config(const GpuWorkerConfig& config) {
+  if (config.block_tokens == 0 || config.block_tokens % kernels::kTile != 0)
+    return Error{Code::kInvalidArgument, "block_tokens is " + std::to_string(config.block_tokens) +
+                                             "; the cpu device needs a multiple of " +
+                                             std::to_string(kernels::kTile)};
+  if (config.max_running == 0) return Error{Code::kInvalidArgument, "max_running is 0; allowed: at least 1"};
+  return ok_status();
+}
+
+std::string mebibytes(uint64_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
+
+Status check_memory(uint64_t weights, uint64_t kv, uint64_t buffers) {
+  const uint64_t needed = weights + kv + buffers + kMemoryReserve, available = available_memory();
+  if (needed <= available) return ok_status();
+  return Error{Code::kResourceExhausted,
+               "the cpu device needs " + mebibytes(needed) + " of memory (weights " + mebibytes(weights) +
+                   ", kv_memory " + mebibytes(kv) + ", step buffers " + mebibytes(buffers) + ", reserve " +
+                   mebibytes(kMemoryReserve) + "); available: " + mebibytes(available) +
+                   ". Lower kv_memory or choose a smaller model"};
+}
+
+Result<KvMemory> plan_kv(const GpuWorkerConfig& config, const ModelDescription& d, DeviceInfo& info) {
+  KvMemory kv{.layers = d.layers,
+              .kv_heads = d.kv_heads,
+              .head_dim = d.head_dim,
+              .block_tokens = config.block_tokens};
+  const uint64_t blocks = config.kv_memory / kv.block_bytes();
+  if (blocks == 0)
+    return Error{Code::kResourceExhausted, "kv_memory is " + std::to_string(config.kv_memory) +
+                                               " bytes; one block of " + std::to_string(config.block_tokens) +
+                                               " tokens of this model takes " +
+                                               std::to_string(kv.block_bytes())};
+  info.num_blocks = static_cast<uint32_t>(std::min<uint64_t>(blocks, UINT32_MAX));
+  info.block_tokens = config.block_tokens;
+  info.kv_bytes = info.num_blocks * kv.block_bytes();
+  // One limit everywhere: what the model allows, what was asked for, and what the blocks can hold at all.
+  uint64_t context = d.context_length;
+  if (config.context_length != 0) context = std::min<uint64_t>(context, config.context_length);
+  info.context_length =
+      static_cast<uint32_t>(std::min(context, uint64_t{info.num_blocks} * info.block_tokens));
+  return kv;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Device>> make_cpu_device(const GpuWorkerConfig& config, const std::string& model_path,
+                                                shm::Doorbell& bell) {
+  return make_cpu_device(config, model_path, bell, kernels::best_table());
+}
+
+Result<std::unique_ptr<Device>> make_cpu_device(const GpuWorkerConfig& config, const std::string& model_path,
+                                                shm::Doorbell& bell, const kernels::Table& table) {
+  if (Status status = check_config(config); !status) return status.error();
+  Result<Gguf> file = Gguf::open(model_path);
+  if (!file) return file.error();
+  Parts parts;
+  Result<ModelDescription> description = describe(*file);
+  if (!description) return description.error();
+  parts.description = std::move(*description);
+  if (Status status = check_executable(parts.description); !status)
+    return Error{status.error().code, model_path + ": " + status.error().message};
+  Result<WeightPlan> plan = WeightPlan::make(*file, parts.description);
+  if (!plan) return plan.error();
+  Result<KvMemory> kv = plan_kv(config, parts.description, parts.info);
+  if (!kv) return kv.error();
+  const unsigned threads = std::min(config.threads != 0 ? config.threads : usable_threads(), kMostThreads);
+  parts.buffers = std::make_unique<StepBuffers>(parts.description, table, threads);
+  if (Status status = check_memory(plan->bytes(), parts.info.kv_bytes, parts.buffers->bytes()); !status)
+    return status.error();
+
+  Result<Region> memory = Region::create(plan->bytes() + parts.buffers->bytes(), "weights and step buffers");
+  if (!memory) return memory.error();
+  Result<Region> kv_region = Region::create(parts.info.kv_bytes, "keys and values");
+  if (!kv_region) return kv_region.error();
+  parts.memory = std::move(*memory);
+  parts.kv_region = std::move(*kv_region);
+  parts.kv = *kv;
+  parts.kv.data = parts.kv_region.data();
+  WeightPlan::Loaded loaded = plan->load(parts.memory.data(), threads);
+  parts.weights = std::move(loaded.weights);
+  parts.buffers->place(parts.memory.data() + plan->bytes());
+  parts.info.kind = "cpu";
+  parts.info.variant = table.name;
+  parts.info.model = parts.description.name;
+  parts.info.weights_hash = loaded.hash;
+  parts.info.vocab_size = parts.description.vocab_size;
+  parts.info.num_lanes = config.max_running;
+  parts.info.weights_bytes = plan->bytes();
+  return std::unique_ptr<Device>(std::make_unique<CpuDevice>(std::move(parts), table, threads, bell));
+}
+
+}  // namespace ringmaster::gpu_worker

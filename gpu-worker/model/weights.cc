@@ -1,0 +1,245 @@
+#include "gpu-worker/model/weights.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unordered_set>
+
+namespace ringmaster::gpu_worker {
+namespace {
+
+using kernels::SourceForm;
+
+constexpr size_t kSourcesPerLayer = 9;
+
+std::optional<SourceForm> source_form(TensorType type) {
+  switch (type) {
+    case TensorType::kF32:
+      return SourceForm::kF32;
+    case TensorType::kF16:
+      return SourceForm::kF16;
+    case TensorType::kBF16:
+      return SourceForm::kBF16;
+    case TensorType::kQ4_0:
+      return SourceForm::kQ4_0;
+    case TensorType::kQ4_1:
+      return SourceForm::kQ4_1;
+    case TensorType::kQ8_0:
+      return SourceForm::kQ8_0;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::string shape_text(const std::vector<uint64_t>& shape) {
+  std::string text = "[";
+  for (const uint64_t n : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(n);
+  return text + "]";
+}
+
+// Tells files apart, not enemies: four multiply-and-rotate lanes over eight bytes each.
+uint64_t hash_bytes(std::span<const std::byte> data) {
+  uint64_t lanes[4] = {1, 2, 3, 4};
+  size_t i = 0;
+  for (; i + 32 <= data.size(); i += 32)
+    for (size_t l = 0; l < 4; ++l) {
+      uint64_t word;
+      std::memcpy(&word, data.data() + i + 8 * l, 8);
+      lanes[l] = (lanes[l] ^ word) * 0x9FB21C651E98DF25;
+      lanes[l] ^= lanes[l] >> 29;
+    }
+  uint64_t hash = data.size();
+  for (; i < data.size(); ++i) hash = (hash ^ static_cast<uint8_t>(data[i])) * 0x100000001B3;
+  for (const uint64_t lane : lanes) hash = (hash ^ lane) * 0x9FB21C651E98DF25 + (hash >> 31);
+  return hash;
+}
+
+// Every tensor has a place, or the file means something this build does not compute.
+Status check_all_known(const Gguf& file, uint32_t layers) {
+  std::unordered_set<std::string> known = {"token_embd.weight", "output_norm.weight", "output.weight",
+                                           "rope_freqs.weight"};
+  for (uint32_t i = 0; i < layers; ++i)
+    for (const char* part : {"attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_gate",
+                             "ffn_up", "ffn_down"})
+      known.insert("blk." + std::to_string(i) + "." + part + ".weight");
+  for (const GgufTensor& tensor : file.tensors())
+    if (!known.contains(std::string(tensor.name)))
+      return Error{Code::kUnsupported, file.path() + ": tensor " + std::string(tensor.name) +
+                                           " is not part of the architecture as this build knows it"};
+  return ok_status();
+}
+
+}  // namespace
+
+Status WeightPlan::add(const Gguf& file, const std::string& name, uint32_t rows, uint32_t columns,
+                       bool vector) {
+  const GgufTensor* tensor = file.tensor(name);
+  if (tensor == nullptr) return Error{Code::kMalformed, file.path() + ": tensor " + name + " is missing"};
+  const std::vector<uint64_t> expected =
+      vector ? std::vector<uint64_t>{columns} : std::vector<uint64_t>{columns, rows};
+  if (tensor->shape != expected)
+    return Error{Code::kMalformed, file.path() + ": tensor " + name + " has the shape " +
+                                       shape_text(tensor->shape) + "; expected " + shape_text(expected)};
+  const std::optional<SourceForm> form = source_form(tensor->type);
+  if (!form || (vector && kernels::input_form(kernels::packed_form(*form)) != kernels::InputForm::kFloat))
+    return Error{Code::kUnsupported,
+                 file.path() + ": tensor " + name + " has the type " +
+                     std::string(ringmaster::name(tensor->type)) + "; the cpu device reads " +
+                     (vector ? "F32, F16 and BF16 here" : "F32, F16, BF16, Q4_0, Q4_1 and Q8_0")};
+  if (columns % kernels::kBlock != 0)
+    return Error{Code::kUnsupported, file.path() + ": tensor " + name + " has " + std::to_string(columns) +
+                                         " columns; the cpu device needs a multiple of " +
+                                         std::to_string(kernels::kBlock)};
+  if (tensor->data.size() != kernels::source_row_bytes(*form, columns) * rows)
+    return Error{Code::kMalformed, file.path() + ": tensor " + name + " has " +
+                                       std::to_string(tensor->data.size()) + " bytes; expected " +
+                                       std::to_string(kernels::source_row_bytes(*form, columns) * rows)};
+  sources_.push_back({.data = tensor->data,
+                      .form = *form,
+                      .matrix = {.form = kernels::packed_form(*form), .rows = rows, .columns = columns},
+                      .vector = vector});
+  return ok_status();
+}
+
+Status WeightPlan::add_layer(const Gguf& file, const ModelDescription& d, uint32_t layer) {
+  const std::string prefix = "blk." + std::to_string(layer) + ".";
+  const uint32_t q_rows = d.heads * d.head_dim, kv_rows = d.kv_heads * d.head_dim;
+  struct Part {
+    const char* name;
+    uint32_t rows, columns;
+    bool vector;
+  };
+  for (const Part& part :
+       {Part{"attn_norm", 1, d.hidden, true}, Part{"attn_q", q_rows, d.hidden, false},
+        Part{"attn_k", kv_rows, d.hidden, false}, Part{"attn_v", kv_rows, d.hidden, false},
+        Part{"attn_output", d.hidden, q_rows, false}, Part{"ffn_norm", 1, d.hidden, true},
+        Part{"ffn_gate", d.feed_forward, d.hidden, false}, Part{"ffn_up", d.feed_forward, d.hidden, false},
+        Part{"ffn_down", d.hidden, d.feed_forward, false}})
+    if (Status s = add(file, prefix + part.name + ".weight", part.rows, part.columns, part.vector); !s)
+      return s;
+  const size_t first = sources_.size() - kSourcesPerLayer;
+  agree(first + 1, first + 3);
+  agree(first + 6, first + 7);
+  return ok_status();
+}
+
+// Matrices [first, last] share one prepared input; if one of them wants floats, all do.
+void WeightPlan::agree(size_t first, size_t last) {
+  bool any_float = false;
+  for (size_t i = first; i <= last; ++i)
+    any_float |= sources_[i].matrix.input() == kernels::InputForm::kFloat;
+  for (size_t i = first; any_float && i <= last; ++i)
+    if (sources_[i].matrix.input() != kernels::InputForm::kFloat) {
+      sources_[i].as_float = true;
+      sources_[i].matrix.form = kernels::WeightForm::kF32;
+    }
+}
+
+size_t WeightPlan::source_bytes(const Source& source) const {
+  const size_t bytes = source.vector ? source.matrix.columns * sizeof(float)
+                                     : source.matrix.groups() * source.matrix.group_bytes();
+  return (bytes + 63) / 64 * 64;
+}
+
+void WeightPlan::place() {
+  for (Source& source : sources_) {
+    source.offset = bytes_;
+    bytes_ += source_bytes(source);
+  }
+}
+
+Result<WeightPlan> WeightPlan::make(const Gguf& file, const ModelDescription& d) {
+  WeightPlan plan;
+  plan.layers_ = d.layers;
+  plan.tied_ = d.tied_head;
+  plan.header_hash_ = file.header_hash();
+  if (file.tensors().size() < size_t{d.layers} * kSourcesPerLayer)
+    return Error{Code::kMalformed, file.path() + ": " + std::to_string(d.layers) + " layers need " +
+                                       std::to_string(size_t{d.layers} * kSourcesPerLayer) +
+                                       " tensors; the file has " + std::to_string(file.tensors().size())};
+  if (Status s = check_all_known(file, d.layers); !s) return s.error();
+  if (Status s = plan.add(file, "token_embd.weight", d.vocab_size, d.hidden, false); !s) return s.error();
+  for (uint32_t layer = 0; layer < d.layers; ++layer)
+    if (Status s = plan.add_layer(file, d, layer); !s) return s.error();
+  if (Status s = plan.add(file, "output_norm.weight", 1, d.hidden, true); !s) return s.error();
+  if (!d.tied_head)
+    if (Status s = plan.add(file, "output.weight", d.vocab_size, d.hidden, false); !s) return s.error();
+  plan.place();
+  return plan;
+}
+
+WeightPlan::Loaded WeightPlan::load(std::byte* memory, unsigned threads) const {
+  struct Job {
+    const Source* source;
+    size_t first_group, groups;
+    uint64_t hash = 0;
+  };
+  constexpr size_t kJobBytes =
+      1 << 20;  // small enough to share out evenly, large enough to be worth claiming
+  std::vector<Job> jobs;
+  for (const Source& source : sources_) {
+    const size_t groups = source.vector ? 1 : source.matrix.groups();
+    const size_t step = source.vector ? 1 : std::max<size_t>(1, kJobBytes / source.matrix.group_bytes());
+    for (size_t g = 0; g < groups; g += step) jobs.push_back({&source, g, std::min(step, groups - g)});
+  }
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t j; (j = next.fetch_add(1, std::memory_order_relaxed)) < jobs.size();) {
+      Job& job = jobs[j];
+      const Source& s = *job.source;
+      const Matrix& m = s.matrix;
+      const size_t row_bytes = kernels::source_row_bytes(s.form, m.columns);
+      for (size_t g = job.first_group; g < job.first_group + job.groups; ++g) {
+        const std::byte* rows = s.data.data() + g * kernels::kGroup * row_bytes;
+        const size_t num_rows = std::min<size_t>(kernels::kGroup, m.rows - g * kernels::kGroup);
+        std::byte* out = memory + s.offset + (s.vector ? 0 : g * m.group_bytes());
+        job.hash = job.hash * 31 + hash_bytes({rows, num_rows * row_bytes});
+        if (s.vector) {
+          kernels::dequantize_row(reinterpret_cast<float*>(out), rows, m.columns, s.form);
+        } else if (s.as_float) {
+          kernels::pack_group_float(out, rows, num_rows, m.columns, s.form);
+        } else {
+          kernels::pack_group(out, rows, num_rows, m.columns, s.form);
+        }
+      }
+    }
+  };
+  std::vector<std::thread> helpers;
+  for (unsigned i = 1; i < threads; ++i) helpers.emplace_back(work);
+  work();
+  for (std::thread& helper : helpers) helper.join();
+
+  Loaded loaded;
+  loaded.hash = header_hash_;
+  for (const Job& job : jobs) loaded.hash = loaded.hash * 0x9FB21C651E98DF25 + (job.hash ^ loaded.hash >> 29);
+  size_t i = 0;
+  const auto matrix = [&] {
+    Matrix m = sources_[i].matrix;
+    m.data = memory + sources_[i++].offset;
+    return m;
+  };
+  const auto vector = [&] { return reinterpret_cast<const float*>(memory + sources_[i++].offset); };
+  Weights& w = loaded.weights;
+  w.embedding = matrix();
+  for (uint32_t layer = 0; layer < layers_; ++layer) {
+    LayerWeights l;
+    l.attention_norm = vector();
+    l.q = matrix();
+    l.k = matrix();
+    l.v = matrix();
+    l.attention_output = matrix();
+    l.feed_forward_norm = vector();
+    l.gate = matrix();
+    l.up = matrix();
+    l.down = matrix();
+    w.layers.push_back(l);
+  }
+  w.output_norm = vector();
+  w.head = tied_ ? w.embedding : matrix();
+  return loaded;
+}
+
+}  // namespace ringmaster::gpu_worker
