@@ -114,6 +114,7 @@ class MemoryTransport {
   bool run_one(Nanos limit);
   void hand_over(std::map<Order, Delivery>::iterator message);
   void run_timers(Node& node);
+  void postpone_messages_to(const std::string& name, Nanos earliest);
   uint64_t draw(uint64_t bound);
 
   std::mt19937_64 random_;

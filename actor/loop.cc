@@ -1,0 +1,152 @@
+#include "actor/loop.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <utility>
+
+#include "shm/memory_file.h"
+#include "shm/system_error.h"
+
+namespace ringmaster::actor {
+namespace {
+
+sigset_t loop_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+struct Loop::Watch {
+  int fd;
+  std::function<void(Nanos)> readable;
+  bool removed = false;
+};
+
+struct Loop::Signals {
+  shm::UniqueFd fd;
+  std::function<void(int, Nanos)> callback;
+};
+
+Status Loop::block_signals() {
+  const sigset_t set = loop_signals();
+  if (const int error = pthread_sigmask(SIG_BLOCK, &set, nullptr); error != 0) {
+    return shm::system_error("block SIGTERM and SIGINT", error);
+  }
+  if (signal(SIGPIPE, SIG_IGN) == SIG_ERR) return shm::system_error("ignore SIGPIPE", errno);
+  return ok_status();
+}
+
+Loop::Loop(Actor& actor, Transport& transport, shm::Doorbell& bell, const LoopOptions& options,
+           std::unique_ptr<FdBell> fds)
+    : actor_(actor), transport_(transport), bell_(bell), options_(options), fds_(std::move(fds)) {}
+
+Loop::~Loop() = default;
+
+Result<std::unique_ptr<Loop>> Loop::create(Actor& actor, Transport& transport, shm::Doorbell& bell,
+                                           const LoopOptions& options) {
+  auto fds = FdBell::start(bell);
+  if (!fds) return std::move(fds).error();
+  for (const int fd : transport.fds()) {
+    if (auto ok = (*fds)->add(fd); !ok) return std::move(ok).error();
+  }
+  return std::unique_ptr<Loop>(new Loop(actor, transport, bell, options, std::move(fds).value()));
+}
+
+Status Loop::on_signal(std::function<void(int, Nanos)> callback) {
+  sigset_t blocked;
+  pthread_sigmask(SIG_SETMASK, nullptr, &blocked);
+  if (sigismember(&blocked, SIGTERM) != 1 || sigismember(&blocked, SIGINT) != 1) {
+    return Error{Code::kInternal, "Loop::on_signal needs Loop::block_signals() before any thread is started"};
+  }
+  if (signals_) return Error{Code::kAlreadyExists, "Loop::on_signal was called twice"};
+  const sigset_t set = loop_signals();
+  shm::UniqueFd fd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!fd) return shm::system_error("make a signalfd", errno);
+  signals_ = std::make_unique<Signals>(Signals{std::move(fd), std::move(callback)});
+  return watch(signals_->fd.get(), [this](Nanos now) {
+    signalfd_siginfo info;
+    while (read(signals_->fd.get(), &info, sizeof info) == sizeof info) {
+      signals_->callback(static_cast<int>(info.ssi_signo), now);
+    }
+  });
+}
+
+Status Loop::watch(int fd, std::function<void(Nanos)> readable) {
+  if (auto ok = fds_->add(fd); !ok) return ok;
+  watches_.push_back(std::make_shared<Watch>(Watch{fd, std::move(readable)}));
+  return ok_status();
+}
+
+void Loop::unwatch(int fd) {
+  const auto found =
+      std::find_if(watches_.begin(), watches_.end(), [&](const auto& w) { return w->fd == fd; });
+  if (found == watches_.end()) return;
+  fds_->remove(fd);
+  (*found)->removed = true;  // call_ready() may hold it
+  watches_.erase(found);
+}
+
+void Loop::add_source(std::function<bool(Nanos)> poll) {
+  sources_.push_back(std::move(poll));
+}
+void Loop::add_flush(std::function<void()> flush) {
+  flushes_.push_back(std::move(flush));
+}
+
+size_t Loop::call_ready(Nanos now) {
+  const std::vector<int>& ready = fds_->take_ready();
+  if (ready.empty()) return 0;
+  // Callbacks may change the watches, so those to be called are held first.
+  std::vector<std::shared_ptr<Watch>> due;
+  for (const int fd : ready) {
+    for (const auto& w : watches_) {
+      if (w->fd == fd) due.push_back(w);
+    }
+  }
+  for (const auto& w : due) {
+    if (!w->removed) w->readable(now);
+  }
+  return due.size();
+}
+
+bool Loop::turn(Nanos now) {
+  ++counters_.turns;
+  const size_t messages = transport_.poll(actor_, now, options_.budget);
+  counters_.messages += messages;
+  bool work = messages > 0;
+  work |= call_ready(now) > 0;
+  for (const auto& source : sources_) work |= source(now);
+  next_timer_ = actor_.run_timers(now);
+  for (const auto& flush : flushes_) flush();
+  return work;
+}
+
+void Loop::run() {
+  while (!stop_.load(std::memory_order_acquire)) {  // pairs with: release in stop
+    // Read before looking at anything: whatever arrives behind our back makes the wait below return at once.
+    const uint32_t seen = bell_.sequence();
+    const Nanos now = monotonic_now();
+    if (turn(now) || next_timer_ <= now || stop_.load(std::memory_order_acquire) || transport_.ready())
+      continue;
+    ++counters_.sleeps;
+    bell_.wait(seen, std::min(next_timer_, now + options_.max_sleep), options_.spin);
+  }
+  stop_.store(false, std::memory_order_relaxed);
+}
+
+void Loop::stop() {
+  stop_.store(true, std::memory_order_release);  // pairs with: acquire in run
+  bell_.ring();
+}
+
+}  // namespace ringmaster::actor
