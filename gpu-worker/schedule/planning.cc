@@ -101,7 +101,7 @@ void Scheduler::admit(StepPlan& plan, uint32_t& budget, bool others_decode, Nano
     Sequence& s = **next++;
     if (s.rows_in_flight > 0) continue;  // preempted a moment ago
     if (free_lanes_.empty() && pick_lane_holder() == nullptr) return;
-    if (!s.resident() && !make_resident(s)) {
+    if (!make_resident(s)) {
       passed_.push_back(&s);
       if (s.skipped >= config_.max_skips || passed_.size() == kLookBehind) return;
       continue;
@@ -125,32 +125,39 @@ void Scheduler::admit(StepPlan& plan, uint32_t& budget, bool others_decode, Nano
 
 // Blocks for all known ids at once, so that a prompt once started never stops half-way for want of blocks.
 // One block more for each running sequence stays free: each of them may need its next one soon, and admitting
-// into the last block would only preempt somebody a few steps later.
+// into the last block would only preempt somebody a few steps later. A sequence that kept its blocks while
+// paused may lack one, like a running one.
 bool Scheduler::make_resident(Sequence& s) {
-  const uint32_t total = kv_.blocks_for(static_cast<uint32_t>(s.tokens.size()));
+  const auto positions = static_cast<uint32_t>(s.tokens.size());
+  const uint32_t total = kv_.blocks_for(positions);
   const auto lacking = [&](uint32_t soon) {
+    const uint32_t room = kv_.available() + soon;
+    if (s.resident()) return total > room + s.kv.blocks.size();
     const KvCache::Match match = kv_.probe(s.kv, s.tokens);
-    return total - match.blocks + match.idle + running_.size() > kv_.available() + soon;
+    return total - match.blocks + match.idle + running_.size() > room;
   };
   if (lacking(0)) {
     uint32_t parked = kv_.releasing();
     for (const auto& [epoch, other] : sequences_) {
-      if (other->state != SequenceState::kRunning) parked += static_cast<uint32_t>(other->kv.blocks.size());
+      if (other.get() == &s || other->state == SequenceState::kRunning) continue;
+      parked += static_cast<uint32_t>(other->kv.blocks.size());
     }
     if (lacking(parked)) return false;
     // Of those that do not run, nobody is worth more than one that could: they keep blocks only while there
     // is room.
     while (lacking(kv_.releasing())) {
-      Sequence* victim = pick_victim(/*running_too=*/false);
+      Sequence* victim = pick_victim(/*running_too=*/false, &s);
       if (victim == nullptr) return false;
       preempt(*victim);
     }
     if (lacking(0)) return false;  // until the releases have retired
   }
-  const uint32_t hit = kv_.adopt(s.kv, s.tokens, s.preemptions > 0);
-  if (s.high_water == 0) s.cached_tokens = std::min(hit, s.prompt_count);
-  s.computed = s.planned = hit;
-  const bool covered = kv_.extend(s.kv, static_cast<uint32_t>(s.tokens.size()));
+  if (!s.resident()) {
+    const uint32_t hit = kv_.adopt(s.kv, s.tokens, s.preemptions > 0);
+    if (s.high_water == 0) s.cached_tokens = std::min(hit, s.prompt_count);
+    s.computed = s.planned = hit;
+  }
+  const bool covered = kv_.extend(s.kv, positions);
   assert(covered);
   return covered;
 }

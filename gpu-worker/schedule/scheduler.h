@@ -165,7 +165,7 @@ class Scheduler {
   // victims.cc
   bool grow(Sequence& s, uint32_t positions);
   bool worse(const Sequence& a, const Sequence& b) const;
-  Sequence* pick_victim(bool running_too) const;
+  Sequence* pick_victim(bool running_too, const Sequence* spared) const;
   void preempt(Sequence& s);
   Sequence* pick_lane_holder() const;
 

@@ -16,7 +16,7 @@ bool Scheduler::grow(Sequence& s, uint32_t positions) {
     if (fully_planned(*other)) ending += static_cast<uint32_t>(other->kv.blocks.size());
   }
   while (kv_.available() + kv_.releasing() + ending < need) {
-    Sequence* victim = pick_victim(/*running_too=*/true);
+    Sequence* victim = pick_victim(/*running_too=*/true, nullptr);
     if (victim == nullptr) return false;
     preempt(*victim);
     if (victim == &s) return false;
@@ -33,11 +33,11 @@ bool Scheduler::worse(const Sequence& a, const Sequence& b) const {
   return Before{}(&b, &a);
 }
 
-Sequence* Scheduler::pick_victim(bool running_too) const {
+Sequence* Scheduler::pick_victim(bool running_too, const Sequence* spared) const {
   Sequence* worst = nullptr;
   for (const auto& [epoch, owned] : sequences_) {
     Sequence* s = owned.get();
-    if (!s->resident() || fully_planned(*s)) continue;
+    if (s == spared || !s->resident() || fully_planned(*s)) continue;
     if (!running_too && s->state == SequenceState::kRunning) continue;
     if (worst == nullptr || worse(*s, *worst)) worst = s;
   }
