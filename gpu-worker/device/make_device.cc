@@ -10,7 +10,7 @@ Result<std::unique_ptr<Device>> make_device(const GpuWorkerConfig& config, const
                                             shm::Doorbell& bell) {
   if (config.device == "fake") return make_fake_device(config, model_path);
   if (config.device == "cpu") return make_cpu_device(config, model_path, bell);
-  return Error{Code::kUnsupported, "gpu_worker.device is '" + config.device + "'; this build has: cpu, fake"};
+  return Error{Code::kUnsupported, "gpu-worker.device is '" + config.device + "'; this build has: cpu, fake"};
 }
 
 }  // namespace ringmaster::gpu_worker

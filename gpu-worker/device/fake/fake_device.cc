@@ -161,7 +161,7 @@ void FakeDevice::submit(StepPlan plan) {
     step.result = {plan.step,
                    {},
                    Error{Code::kInternal, fmt::format("fake device: fails at step {} as configured "
-                                                      "(gpu_worker.fake.fail_at_step)",
+                                                      "(gpu-worker.fake.fail_at_step)",
                                                       plan.step)}};
   } else {
     step.result = compute(plan);
@@ -291,7 +291,7 @@ Result<Model> read_model(const GpuWorkerConfig& config, const std::string& model
   if (model_path.empty()) {
     if (model.vocab_size == 0)
       return Error{Code::kInvalidArgument,
-                   "gpu_worker.fake.vocab_size is 0 (that of the model) and there is no model; "
+                   "gpu-worker.fake.vocab_size is 0 (that of the model) and there is no model; "
                    "set it, or set model"};
     return model;
   }
@@ -301,7 +301,7 @@ Result<Model> read_model(const GpuWorkerConfig& config, const std::string& model
   if (!tokens) return std::move(tokens).error();
   if (model.vocab_size > tokens->size())
     return Error{Code::kInvalidArgument,
-                 fmt::format("gpu_worker.fake.vocab_size is {}; allowed: at most the {} of {}",
+                 fmt::format("gpu-worker.fake.vocab_size is {}; allowed: at most the {} of {}",
                              model.vocab_size, tokens->size(), model_path)};
   if (model.vocab_size == 0) model.vocab_size = static_cast<uint32_t>(tokens->size());
   auto architecture = gguf->text("general.architecture");
@@ -321,16 +321,16 @@ Result<Model> read_model(const GpuWorkerConfig& config, const std::string& model
 Status check_script(const FakeConfig& script, uint32_t vocab_size) {
   if (script.step_time < 0 || script.prefill_time_per_token < 0)
     return Error{Code::kInvalidArgument,
-                 "gpu_worker.fake: step_time and prefill_time_per_token must not be negative"};
+                 "gpu-worker.fake: step_time and prefill_time_per_token must not be negative"};
   if (script.mode == FakeConfig::Mode::kHash) return ok_status();
   if (script.ids.empty())
     return Error{Code::kInvalidArgument,
-                 "gpu_worker.fake.ids is empty; mode text plays it, so name at least one id"};
+                 "gpu-worker.fake.ids is empty; mode text plays it, so name at least one id"};
   for (const TokenId id : script.ids)
     if (id >= vocab_size)
       return Error{
           Code::kInvalidArgument,
-          fmt::format("gpu_worker.fake.ids holds {}; allowed: below the vocabulary's {}", id, vocab_size)};
+          fmt::format("gpu-worker.fake.ids holds {}; allowed: below the vocabulary's {}", id, vocab_size)};
   return ok_status();
 }
 
@@ -343,8 +343,8 @@ Result<std::unique_ptr<Device>> make_fake_device(const GpuWorkerConfig& config, 
   if (auto status = check_script(config.fake, model->vocab_size); !status) return std::move(status).error();
   if (config.context_length > model->context_length)
     return Error{Code::kInvalidArgument,
-                 fmt::format("gpu_worker.context_length is {}; allowed with this fake device: at "
-                             "most {} (gpu_worker.fake.context_length and the model's)",
+                 fmt::format("gpu-worker.context_length is {}; allowed with this fake device: at "
+                             "most {} (gpu-worker.fake.context_length and the model's)",
                              config.context_length, model->context_length)};
   DeviceInfo info;
   info.kind = "fake";
@@ -364,8 +364,8 @@ Result<std::unique_ptr<Device>> make_fake_device(const GpuWorkerConfig& config, 
     return Error{
         Code::kResourceExhausted,
         fmt::format(
-            "gpu_worker.kv_memory is {} bytes ({} blocks of {} tokens), a context of {} needs {} bytes ({} "
-            "blocks); raise kv_memory or lower gpu_worker.context_length",
+            "gpu-worker.kv_memory is {} bytes ({} blocks of {} tokens), a context of {} needs {} bytes ({} "
+            "blocks); raise kv_memory or lower gpu-worker.context_length",
             config.kv_memory, info.num_blocks, config.block_tokens, info.context_length, needed * block_bytes,
             needed)};
   return std::unique_ptr<Device>(
