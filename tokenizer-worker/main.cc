@@ -102,7 +102,12 @@ Status serve(const ProcessArguments& arguments, const ClusterConfig& config, con
   auto transport = actor::ZmqTransport::worker(config.worker_endpoint(), arguments.name);
   if (!transport) return std::move(transport).error();
 
-  const PromptBuilder builder(*model.tokenizer, model.chat ? &*model.chat : nullptr);
+  RenderChat render_chat;
+  if (model.chat)
+    render_chat = [&chat = *model.chat](const nlohmann::ordered_json& context) {
+      return chat.render(context);
+    };
+  const PromptBuilder builder(*model.tokenizer, std::move(render_chat));
   EncodePool pool(builder, std::max(config.tokenizer_worker.encode_threads, 1u),
                   config.tokenizer_worker.encode_queue, *bell);
   LinkAttacher attacher(arguments.name, *bell);

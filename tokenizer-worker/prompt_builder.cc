@@ -1,7 +1,7 @@
 #include "tokenizer-worker/prompt_builder.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <utility>
 
 #include "tokenizer-worker/utf8_check.h"
 
@@ -42,8 +42,8 @@ Result<nlohmann::ordered_json> chat_context(const msg::ChatPrompt& prompt) {
 
 }  // namespace
 
-PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, const ChatTemplate* chat)
-    : tokenizer_(tokenizer), chat_(chat) {
+PromptBuilder::PromptBuilder(const Tokenizer& tokenizer, RenderChat render_chat)
+    : tokenizer_(tokenizer), render_chat_(std::move(render_chat)) {
   for (TokenId id = 0; id < tokenizer.vocab_size(); ++id) {
     if (!tokenizer.is_control(id)) continue;
     const std::string_view text = tokenizer.bytes(id);
@@ -82,11 +82,11 @@ Result<std::vector<TokenId>> PromptBuilder::build_text(const msg::TextPrompt& pr
 
 Result<std::vector<TokenId>> PromptBuilder::build_chat(const msg::ChatPrompt& prompt,
                                                        const std::atomic<bool>& cancelled) const {
-  if (chat_ == nullptr)
+  if (!render_chat_)
     return Error{Code::kUnsupported, "the model has no chat template; send the prompt as text or ids"};
   auto context = chat_context(prompt);
   if (!context) return std::move(context).error();
-  auto spans = chat_->render(*context);
+  auto spans = render_chat_(*context);
   if (!spans) return std::move(spans).error();
 
   std::vector<TokenId> ids;

@@ -16,6 +16,8 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,10 +37,13 @@ struct PromptView {
   const void* table = nullptr;
 };
 
+// ChatTemplate::render of the model's template. Any thread.
+using RenderChat = std::function<Result<std::vector<RenderedSpan>>(const nlohmann::ordered_json& context)>;
+
 class PromptBuilder {
  public:
-  // `chat` may be null: the model has no template and chat prompts are refused.
-  PromptBuilder(const Tokenizer& tokenizer, const ChatTemplate* chat);
+  // `render_chat` may be empty: the model has no template and chat prompts are refused.
+  PromptBuilder(const Tokenizer& tokenizer, RenderChat render_chat);
 
   // `cancelled` is looked at between the pieces; then the error is kCancelled.
   Result<std::vector<TokenId>> build(PromptView prompt, const std::atomic<bool>& cancelled) const;
@@ -56,7 +61,7 @@ class PromptBuilder {
   void add_bos(std::vector<TokenId>& ids) const;
 
   const Tokenizer& tokenizer_;
-  const ChatTemplate* chat_;
+  RenderChat render_chat_;
   std::array<std::vector<Control>, 256> controls_;  // by first byte, longest first
 };
 

@@ -113,7 +113,7 @@ bool Requests::finish_if_complete(Stream& stream, Nanos now) {
   if (stream.text->stopped()) {
     stream.ending.stop = stream.text->stop_string();
     finish(stream, msg::FinishReason::stop, Code::kOk, "", now);
-  } else if (!params.received_ids.empty() &&
+  } else if (params.received_ids.size() > params.min_tokens &&
              std::binary_search(params.stop_ids.begin(), params.stop_ids.end(), params.received_ids.back())) {
     finish(stream, msg::FinishReason::stop, Code::kOk, "", now);
   } else if (params.received_ids.size() == stream.max_tokens) {

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "tokenizer-worker/utf8_check.h"
+
 namespace ringmaster::tokenizer_worker {
 namespace {
 
@@ -277,6 +279,10 @@ bool RingLinks::read_ended(LinkId link, std::span<const std::byte> payload, Toke
   if (!cursor.copy(&ended, sizeof(ended)) || ended.message_size != cursor.left()) return false;
   std::string message(ended.message_size, '\0');
   cursor.copy(message.data(), message.size());
+  if (ended.epoch == 0) {  // no request: the gpu-worker has ended the link
+    lose(link, "it refuses our commands: " + (find_invalid_utf8(message) ? "(unreadable)" : message));
+    return true;
+  }
   sink.on_ended(link, ended, message);
   return true;
 }

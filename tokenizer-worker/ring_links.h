@@ -3,9 +3,9 @@
 // Tokens come in through poll(), every field checked against the record's size before it is used: the peer's
 // memory is hostile.
 //
-// A link ends when its gpu-worker dies, its ring is broken, a record is malformed, or it does not read its
-// commands. It then takes and gives nothing more, and take_lost() reports it once; the owner ends the
-// affected requests.
+// A link ends when its gpu-worker dies or refuses it, its ring is broken, a record is malformed, or it does
+// not read its commands. It then takes and gives nothing more, and take_lost() reports it once; the owner
+// ends the affected requests.
 //
 // Not here: what a request is, and whether an epoch or a token number is right (Requests). No ZeroMQ, no
 // clock. Thread: the stream thread.
