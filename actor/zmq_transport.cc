@@ -1,6 +1,7 @@
 #include "actor/zmq_transport.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <string_view>
@@ -64,6 +65,7 @@ Status check_endpoint(const std::string& endpoint) {
 class ZmqTransportImpl final : public ZmqTransport {
  public:
   explicit ZmqTransportImpl(bool router) : router_(router) {}
+  ~ZmqTransportImpl() override { remove_socket_files(); }
 
   Status connect(const std::string& endpoint, const std::string& routing_id, const ZmqOptions& options);
   Status bind(const ZmqDoor& door, const ZmqOptions& options);
@@ -82,10 +84,12 @@ class ZmqTransportImpl final : public ZmqTransport {
   zmq::socket_t open(zmq::socket_type type, const ZmqOptions& options);
   bool receive_one(Channel channel, Actor& actor, Nanos now);
   Sent not_sent();
+  void remove_socket_files();
 
   const bool router_;
   zmq::context_t context_{1};  // one I/O thread moves far more than the control messages of a cluster
   std::vector<zmq::socket_t> sockets_;  // by channel
+  std::vector<std::string> paths_;      // of bound ipc sockets
   size_t next_ = 0;                     // the channel that poll() starts with
   zmq::message_t peer_, first_, surplus_;
   ZmqCounters counters_;
@@ -143,7 +147,9 @@ Status ZmqTransportImpl::bind(const ZmqDoor& door, const ZmqOptions& options) {
       error.message += "; another process listens there: stop it or choose another endpoint";
     return error;
   }
-  if (ipc && chmod(path.c_str(), 0600) != 0) return shm::system_error("set the mode of " + path, errno);
+  if (!ipc) return ok_status();
+  paths_.push_back(path);
+  if (chmod(path.c_str(), 0600) != 0) return shm::system_error("set the mode of " + path, errno);
   return ok_status();
 }
 
@@ -220,7 +226,15 @@ std::vector<int> ZmqTransportImpl::fds() const {
   return fds;
 }
 
+// ZeroMQ leaves them. To be called while the sockets still listen: afterwards a path may be a successor's
+// already.
+void ZmqTransportImpl::remove_socket_files() {
+  for (const std::string& path : paths_) unlink(path.c_str());
+  paths_.clear();
+}
+
 void ZmqTransportImpl::close(Nanos linger) {
+  remove_socket_files();
   for (auto& socket : sockets_) {
     socket.set(zmq::sockopt::linger, static_cast<int>(linger / kMillisecond));
     socket.close();
