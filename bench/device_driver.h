@@ -1,0 +1,59 @@
+// What the device benchmarks share: a device of a model, a blocking step, and one decode batch kept two steps
+// deep as the worker keeps it. SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "gpu-worker/device/cpu/cpu_device.h"
+#include "shm/doorbell.h"
+
+namespace ringmaster::gpu_worker {
+
+class BenchDevice {
+ public:
+  BenchDevice(const GpuWorkerConfig& config, const std::string& model)
+      : bell_(take(shm::Doorbell::create())), device_(take(make_cpu_device(config, model, bell_))) {}
+
+  Device& operator*() { return *device_; }
+  Device* operator->() { return device_.get(); }
+
+  // The oldest step in flight.
+  StepResult wait() {
+    const Nanos deadline = monotonic_now() + 60 * kSecond;
+    for (;;) {
+      const uint32_t seen = bell_.sequence();
+      if (std::optional<StepResult> result = device_->retire(monotonic_now())) {
+        if (result->error) fail(result->error->message);
+        return std::move(*result);
+      }
+      if (monotonic_now() > deadline) fail("a step did not finish in 60 s");
+      bell_.wait(seen, deadline);
+    }
+  }
+
+  StepResult step(StepPlan plan) {
+    device_->submit(std::move(plan));
+    return wait();
+  }
+
+  template <typename T>
+  static T take(Result<T> result) {
+    if (!result) fail(result.error().message);
+    return std::move(*result);
+  }
+
+  [[noreturn]] static void fail(const std::string& message) {
+    std::fprintf(stderr, "%s\n", message.c_str());
+    std::exit(1);
+  }
+
+ private:
+  shm::Doorbell bell_;
+  std::unique_ptr<Device> device_;
+};
+
+}  // namespace ringmaster::gpu_worker
