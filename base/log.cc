@@ -20,6 +20,7 @@
 namespace ringmaster::log {
 namespace {
 
+constexpr std::string_view kTextPattern = "%H:%M:%S.%e %L %v";  // L: one letter for the level
 constexpr std::array<std::string_view, 4> kNames = {"debug", "info", "warning", "error"};
 // A write of at most PIPE_BUF bytes to a pipe is one piece, so lines of several threads and processes stay
 // whole.
@@ -73,7 +74,7 @@ struct Streams {
 
 Streams make_streams() {
   auto sink = std::make_shared<StderrSink>();
-  sink->set_pattern("%H:%M:%S.%e %L %v");
+  sink->set_pattern(std::string(kTextPattern));
   auto logger = std::make_shared<spdlog::logger>("text", std::move(sink));
   logger->set_level(spdlog::level::trace);
   logger->set_error_handler([](const std::string&) {});
@@ -153,6 +154,12 @@ Status open(const std::string& process, const std::string& json_file, const LogC
     return Error{Code::kUnavailable, "log file " + json_file + " cannot be opened: " + error.what()};
   }
   return ok_status();
+}
+
+void set_stderr_prefix(std::string_view prefix) {
+  std::string pattern;
+  for (const char c : prefix) pattern += c == '%' ? std::string("%%") : std::string(1, c);
+  streams().text->sinks().front()->set_pattern(pattern + std::string(kTextPattern));
 }
 
 bool enabled(Level level) {

@@ -29,6 +29,9 @@ enum class Level { kDebug, kInfo, kWarning, kError };
 // Errors: a level that does not exist, a file that cannot be opened; lines then still go to stderr.
 Status open(const std::string& process, const std::string& json_file, const LogConfig& config);
 
+// Put before every line on stderr from now on; the supervisor, which merges the lines of all, names its own this way.
+void set_stderr_prefix(std::string_view prefix);
+
 std::string_view name(Level level);  // as in the JSON lines: "info"
 bool enabled(Level level);
 // `uid` empty and `epoch` 0: not about a request.

@@ -91,6 +91,15 @@ TEST_F(LogTest, WritesBothStreams) {
   EXPECT_EQ(json[1]["epoch"], 77);
 }
 
+TEST_F(LogTest, PrefixesItsLines) {
+  StderrPipe pipe;
+  log::set_stderr_prefix("100% supervisor | ");
+  log::info("up");
+  log::set_stderr_prefix("");
+  log::info("down");
+  EXPECT_THAT(pipe.read_all(), ContainsRegex("^100% supervisor \\| [0-9:.]+ I up\n[0-9:.]+ I down\n$"));
+}
+
 TEST_F(LogTest, HonoursTheLevel) {
   StderrPipe pipe;
   LogConfig config;

@@ -1,0 +1,112 @@
+#include "launcher/child.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "launcher/pidfd.h"
+
+namespace ringmaster::launcher {
+namespace {
+
+std::string how_it_ended(const siginfo_t& info) {
+  if (info.si_code == CLD_EXITED) return "exited with status " + std::to_string(info.si_status);
+  return "killed by signal " + std::to_string(info.si_status) + " (" + strsignal(info.si_status) + ")";
+}
+
+int64_t unix_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
+}
+
+}  // namespace
+
+std::string_view name(ChildState state) {
+  constexpr std::array<std::string_view, 6> kNames = {"waiting",  "starting", "ready",
+                                                      "stopping", "stopped",  "given up"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+Status Child::start(Nanos now, Nanos ready_timeout) {
+  Result<Spawned> spawned = spawn(spec_);
+  if (!spawned.ok()) return spawned.error();
+  process_ = std::move(spawned).value();
+  last_lines_.clear();
+  ready_text_.clear();
+  state_ = ChildState::kStarting;
+  ready_by_ = now + ready_timeout;
+  started_at_ = unix_now();
+  return ok_status();
+}
+
+void Child::signal(int signal) {
+  if (!alive()) return;
+  // Not reaped yet, so the session's number is still its own. Reaches helpers that the process may have
+  // started.
+  if (signal == SIGKILL) kill(-process_.pid, SIGKILL);
+  send_pidfd_signal(process_.pidfd.get(), signal);
+}
+
+void Child::take_line(std::string_view line, const TakeLine& take) {
+  last_lines_.emplace_back(line);
+  if (last_lines_.size() > kLastLines) last_lines_.pop_front();
+  take(spec_.name, line);
+}
+
+void Child::read_output(const TakeLine& take) {
+  if (!process_.output) return;
+  // Bounded, so that a child that only writes cannot keep the supervisor busy: the rest comes at the next
+  // turn.
+  constexpr int kReads = 16;
+  char bytes[4096];
+  for (int i = 0; i < kReads; ++i) {
+    const ssize_t got = read(process_.output.get(), bytes, sizeof bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return;  // nothing more now
+    if (got == 0) return process_.output.reset();
+    splitter_.feed({bytes, static_cast<size_t>(got)}, [&](std::string_view line) { take_line(line, take); });
+  }
+}
+
+bool Child::read_ready() {
+  if (!process_.ready) return false;
+  char bytes[16];
+  const ssize_t got = read(process_.ready.get(), bytes, sizeof bytes);
+  if (got < 0) return false;
+  ready_text_.append(bytes, static_cast<size_t>(got));
+  const bool announced = ready_text_.starts_with("READY\n");
+  // Closed, or anything else said: no more to wait for here. A child that never announces runs into
+  // ready_by().
+  if (got == 0 || announced || ready_text_.size() > sizeof bytes) process_.ready.reset();
+  if (!announced || state_ != ChildState::kStarting) return false;
+  state_ = ChildState::kReady;
+  return true;
+}
+
+bool Child::reap(const TakeLine& take) {
+  siginfo_t info{};
+  if (!alive() || waitid(P_PIDFD, static_cast<id_t>(process_.pidfd.get()), &info, WEXITED | WNOHANG) != 0 ||
+      info.si_pid == 0)
+    return false;
+  read_output(take);
+  splitter_.finish([&](std::string_view line) { take_line(line, take); });
+  last_end_ = how_it_ended(info);
+  process_ = Spawned{};
+  return true;
+}
+
+ChildRecord Child::record() const {
+  return {.name = spec_.name,
+          .pid = process_.pid,
+          .state = std::string(name(state_)),
+          .restarts = restarts_,
+          .started_at = started_at_,
+          .last_end = last_end_};
+}
+
+}  // namespace ringmaster::launcher

@@ -1,0 +1,43 @@
+#include "launcher/commands.h"
+
+#include <cstdio>
+
+namespace ringmaster::launcher {
+
+void fail(Exit& exit, const std::string& message, ExitCode code) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "ringmaster: %s\n", message.c_str());
+  exit.code = code;
+}
+
+void fail(Exit& exit, const Error& error) {
+  const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kMalformed;
+  fail(exit, error.message, usage ? ExitCode::kUsage : ExitCode::kFailed);
+}
+
+std::shared_ptr<ClusterChoice> add_cluster_options(CLI::App& command) {
+  auto choice = std::make_shared<ClusterChoice>();
+  CLI::Option* file =
+      command.add_option("-c,--config", choice->file, "cluster.yaml of the cluster")->type_name("FILE");
+  command.add_option("--name", choice->name, "name of a cluster with the built-in configuration")
+      ->type_name("NAME")
+      ->excludes(file);
+  return choice;
+}
+
+Result<ClusterConfig> chosen_config(const ClusterChoice& choice) {
+  if (!choice.file.empty()) return load_cluster_yaml(choice.file);
+  return default_cluster(choice.name.empty() ? ClusterConfig{}.name : choice.name);
+}
+
+Result<ClusterConfig> started_config(const ClusterChoice& choice) {
+  const Result<ClusterConfig> chosen = chosen_config(choice);
+  if (!chosen.ok()) return chosen;
+  Result<ClusterConfig> started = load_cluster_yaml(chosen.value().state_dir + "/cluster.yaml");
+  if (!started.ok() && started.error().code == Code::kNotFound)
+    return Error{Code::kNotFound, "cluster '" + chosen.value().name + "' was never started here (looked in " +
+                                      chosen.value().state_dir + "); start it with `ringmaster up`"};
+  return started;
+}
+
+}  // namespace ringmaster::launcher

@@ -1,0 +1,26 @@
+#include <CLI/CLI.hpp>
+
+#include "launcher/commands.h"
+
+int main(int argc, char** argv) {
+  using namespace ringmaster::launcher;
+  CLI::App app{"Ringmaster serves large language models from a cluster of small processes on this host."};
+  app.name("ringmaster");
+  app.require_subcommand(1);
+  app.footer("Exit codes: 0 done, 1 failed, 2 wrong arguments or cluster.yaml, 3 not running, 4 not ready.");
+  Exit exit;
+  add_up(app, exit);
+  add_down(app, exit);
+  add_status(app, exit);
+  add_logs(app, exit);
+  add_pull(app, exit);
+  add_generate(app, exit);
+  add_chat(app, exit);
+  add_tokenize(app, exit);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : static_cast<int>(ExitCode::kUsage);
+  }
+  return static_cast<int>(exit.code);
+}

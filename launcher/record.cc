@@ -1,0 +1,92 @@
+#include "launcher/record.h"
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace ringmaster::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string slurp(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+std::string to_json(const SupervisorRecord& record) {
+  Json children = Json::array();
+  for (const ChildRecord& child : record.children)
+    children.push_back({{"name", child.name},
+                        {"pid", child.pid},
+                        {"state", child.state},
+                        {"restarts", child.restarts},
+                        {"started_at", child.started_at},
+                        {"last_end", child.last_end}});
+  const Json json = {{"name", record.name},
+                     {"pid", record.pid},
+                     {"start_ticks", record.start_ticks},
+                     {"started_at", record.started_at},
+                     {"state", record.state},
+                     {"client_endpoint", record.client_endpoint},
+                     {"worker_endpoint", record.worker_endpoint},
+                     {"children", children}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<SupervisorRecord> parse_record(std::string_view text) {
+  try {
+    const Json json = Json::parse(text);
+    SupervisorRecord record{.name = json.at("name"),
+                            .pid = json.at("pid"),
+                            .start_ticks = json.at("start_ticks"),
+                            .started_at = json.at("started_at"),
+                            .state = json.at("state"),
+                            .client_endpoint = json.at("client_endpoint"),
+                            .worker_endpoint = json.at("worker_endpoint"),
+                            .children = {}};
+    for (const Json& child : json.at("children"))
+      record.children.push_back({.name = child.at("name"),
+                                 .pid = child.at("pid"),
+                                 .state = child.at("state"),
+                                 .restarts = child.at("restarts"),
+                                 .started_at = child.at("started_at"),
+                                 .last_end = child.at("last_end")});
+    if (record.pid <= 0) return Error{Code::kMalformed, "pid is " + std::to_string(record.pid)};
+    return record;
+  } catch (const Json::exception& error) {
+    return Error{Code::kMalformed, error.what()};
+  }
+}
+
+std::string record_path(const std::string& state_dir) {
+  return state_dir + "/supervisor.json";
+}
+
+Result<SupervisorRecord> read_record(const std::string& state_dir) {
+  const std::string text = slurp(record_path(state_dir));
+  if (text.empty()) return Error{Code::kNotFound, "no cluster runs in " + state_dir};
+  Result<SupervisorRecord> record = parse_record(text);
+  if (!record.ok()) return Error{Code::kMalformed, record_path(state_dir) + ": " + record.error().message};
+  return record;
+}
+
+uint64_t process_start_ticks(pid_t pid) {
+  const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
+  // The second field is the program's name in parentheses and may hold anything; the third follows the last
+  // one.
+  const size_t end = stat.rfind(')');
+  if (end == std::string::npos) return 0;
+  std::istringstream fields(stat.substr(end + 1));
+  constexpr int kFirst = 3, kStartTime = 22;
+  std::string skipped;
+  for (int i = kFirst; i < kStartTime; ++i) fields >> skipped;
+  uint64_t ticks = 0;
+  fields >> ticks;
+  return ticks;
+}
+
+}  // namespace ringmaster::launcher
