@@ -49,6 +49,44 @@ TEST(Pressure, AVictimInFlightDeliversThenStartsAgain) {
   w.expect_baseline();
 }
 
+// 1 has a row in step 8 and loses its blocks to 2 in the same step; then 2 goes away and there is room at
+// once. 1 may not start again before step 8 has retired: its lane and its next token are still out there.
+TEST(Pressure, AVictimDoesNotStartAgainWhileItIsInFlight) {
+  World w({.blocks = 5, .prefix_cache = false, .scheduler = {.max_running = 2, .step_tokens = 32}});
+  NewSequence low = World::request(1, {9}, 12);
+  low.priority = -1;
+  w.submit(low);
+  w.plan();
+  w.submit(2, counting(50, 7), 10);
+  for (int step = 2; step <= 7; ++step) {
+    w.plan();
+    w.retire();
+  }
+  EXPECT_EQ(w.plan(), "0: 7+1 #7") << "2 needs a fourth block and waits for those of 1";
+  EXPECT_EQ(w.scheduler.stats().preemptions, 1u);
+  EXPECT_EQ(w.scheduler.stats().starved_rows, 1u);
+  w.scheduler.cancel(2, w.events);
+  w.retire();
+  EXPECT_EQ(w.kv.num_free(), 3u);
+  EXPECT_EQ(w.plan(), "");
+  w.retire();
+  EXPECT_EQ(w.plan(), "0: 0+9 #8");
+  w.run();
+  EXPECT_EQ(w.outputs(1), expected_outputs({9}, 12));
+  w.expect_baseline();
+}
+
+TEST(Pressure, OneBlockForEachRunningSequenceStaysFree) {
+  World w({.blocks = 4, .prefix_cache = false, .scheduler = {.max_running = 2, .step_tokens = 32}});
+  w.submit(1, counting(10, 5), 5);
+  EXPECT_EQ(w.plan_and_retire(), "0: 0+5 #0");
+  w.submit(2, counting(50, 7), 2);
+  EXPECT_EQ(w.plan_and_retire(), "0: 5+1 #1") << "two blocks are free and 2 needs two, but 1 will want one";
+  w.run();
+  EXPECT_EQ(w.scheduler.stats().preemptions, 0u);
+  w.expect_baseline();
+}
+
 TEST(Pressure, PriorityDecidesWhoIsTheVictim) {
   World w({.blocks = 4, .prefix_cache = false, .scheduler = {.max_running = 2, .step_tokens = 32}});
   NewSequence low = World::request(1, counting(10, 7), 8);
