@@ -40,23 +40,6 @@ std::string shape_text(const std::vector<uint64_t>& shape) {
   return text + "]";
 }
 
-// Tells files apart, not enemies: four multiply-and-rotate lanes over eight bytes each.
-uint64_t hash_bytes(std::span<const std::byte> data) {
-  uint64_t lanes[4] = {1, 2, 3, 4};
-  size_t i = 0;
-  for (; i + 32 <= data.size(); i += 32)
-    for (size_t l = 0; l < 4; ++l) {
-      uint64_t word;
-      std::memcpy(&word, data.data() + i + 8 * l, 8);
-      lanes[l] = (lanes[l] ^ word) * 0x9FB21C651E98DF25;
-      lanes[l] ^= lanes[l] >> 29;
-    }
-  uint64_t hash = data.size();
-  for (; i < data.size(); ++i) hash = (hash ^ static_cast<uint8_t>(data[i])) * 0x100000001B3;
-  for (const uint64_t lane : lanes) hash = (hash ^ lane) * 0x9FB21C651E98DF25 + (hash >> 31);
-  return hash;
-}
-
 // Every tensor has a place, or the file means something this build does not compute.
 Status check_all_known(const Gguf& file, uint32_t layers) {
   std::unordered_set<std::string> known = {"token_embd.weight", "output_norm.weight", "output.weight",
@@ -175,7 +158,6 @@ WeightPlan::Loaded WeightPlan::load(std::byte* memory, unsigned threads) const {
   struct Job {
     const Source* source;
     size_t first_group, groups;
-    uint64_t hash = 0;
   };
   constexpr size_t kJobBytes =
       1 << 20;  // small enough to share out evenly, large enough to be worth claiming
@@ -196,7 +178,6 @@ WeightPlan::Loaded WeightPlan::load(std::byte* memory, unsigned threads) const {
         const std::byte* rows = s.data.data() + g * kernels::kGroup * row_bytes;
         const size_t num_rows = std::min<size_t>(kernels::kGroup, m.rows - g * kernels::kGroup);
         std::byte* out = memory + s.offset + (s.vector ? 0 : g * m.group_bytes());
-        job.hash = job.hash * 31 + hash_bytes({rows, num_rows * row_bytes});
         if (s.vector) {
           kernels::dequantize_row(reinterpret_cast<float*>(out), rows, m.columns, s.form);
         } else if (s.as_float) {
@@ -214,7 +195,6 @@ WeightPlan::Loaded WeightPlan::load(std::byte* memory, unsigned threads) const {
 
   Loaded loaded;
   loaded.hash = header_hash_;
-  for (const Job& job : jobs) loaded.hash = loaded.hash * 0x9FB21C651E98DF25 + (job.hash ^ loaded.hash >> 29);
   size_t i = 0;
   const auto matrix = [&] {
     Matrix m = sources_[i].matrix;

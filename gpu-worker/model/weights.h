@@ -55,7 +55,7 @@ class WeightPlan {
 
   struct Loaded {
     Weights weights;
-    uint64_t hash = 0;  // of every weight byte, and of the file's header
+    uint64_t hash = 0;  // Gguf::header_hash() of the file, as every worker of the model reports it
   };
   // memory: [bytes()], aligned to 64.
   Loaded load(std::byte* memory, unsigned threads) const;
