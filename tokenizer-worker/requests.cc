@@ -1,6 +1,7 @@
 #include "tokenizer-worker/requests.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include "base/log.h"
@@ -129,9 +130,7 @@ void Requests::on_token(LinkId link, const shm::TokenRow& row, std::span<const T
   Stream* stream = table_.find(row.epoch);
   if (stream == nullptr || stream->phase == Phase::kEnded) return counters_.add(Counter::kTokensLate);
   if (stream->link != link || stream->phase == Phase::kEncoding) {
-    // Not this gpu-worker's request: its record must not touch it.
-    log::with("", row.epoch).error("a token came over link {}, which does not run this request", link);
-    return counters_.add(Counter::kProtocolErrors);
+    return foreign_record(link, row.epoch);
   }
   if (stream->phase == Phase::kStopping) return counters_.add(Counter::kTokensPastStop);
   if (const auto wrong = why_wrong(*stream, row, top.size())) return protocol_error(*stream, *wrong);
@@ -174,8 +173,7 @@ void Requests::on_ended(LinkId link, const shm::EndedRecord& record, std::string
   Stream* stream = table_.find(record.epoch);
   if (stream == nullptr || stream->phase == Phase::kEnded) return;  // cancelled here before: nothing to learn
   if (stream->link != link || stream->phase == Phase::kEncoding) {
-    log::with("", record.epoch).error("an end came over link {}, which does not run this request", link);
-    return counters_.add(Counter::kProtocolErrors);
+    return foreign_record(link, record.epoch);
   }
   take_account(*stream, record);
   if (stream->phase == Phase::kStopping) return finish(*stream, msg::FinishReason::stop, Code::kOk, "", now_);
@@ -198,6 +196,16 @@ void Requests::take_account(Stream& stream, const shm::EndedRecord& record) {
   // Past a stop string the gpu-worker's last token is not the stream's.
   if (record.last_token_at > 0 && stream.phase == Phase::kRunning)
     stream.marks.last_token = record.last_token_at;
+}
+
+// Not this gpu-worker's request: the record must not touch it.
+void Requests::foreign_record(LinkId link, Epoch epoch) {
+  counters_.add(Counter::kProtocolErrors);
+  // The 1st, 2nd, 4th, 8th...: a gpu-worker gone mad must not fill the log.
+  if (std::has_single_bit(counters_[Counter::kProtocolErrors]))
+    log::with("", epoch).error(
+        "a record came over link {}, which does not run this request ({} wrong records so far)", link,
+        counters_[Counter::kProtocolErrors]);
 }
 
 void Requests::protocol_error(Stream& stream, const std::string& what) {

@@ -99,6 +99,7 @@ class Requests : private TokenSink {
                                        size_t top_count) const;
   void take_account(Stream& stream, const shm::EndedRecord& record);
   void stop_found(Stream& stream);
+  void foreign_record(LinkId link, Epoch epoch);
   void protocol_error(Stream& stream, const std::string& what);
 
   void grant(Stream& stream);

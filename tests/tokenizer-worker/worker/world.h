@@ -116,6 +116,7 @@ struct WorldOptions {
   size_t encode_queue = 8;
   shm::SlotSizes ring_sizes = {64 << 10, 256 << 10, 256 << 10};
   LinkLimits link_limits = {};
+  bool linked = true;  // to `gpu` as "gpu-worker.0", instance 7
 };
 
 // "<user>ROLE\nCONTENT<end>" for each message, then "<bot>"; roles and contents are the conversation's.
@@ -142,7 +143,7 @@ class World {
         links(options.link_limits),
         gpu(7, options.ring_sizes),
         requests(options.limits, tokenizer, pool, links, outbox, counters) {
-    link = links.add("gpu-worker.0", 7, gpu.take_end());
+    if (options.linked) link = links.add("gpu-worker.0", 7, gpu.take_end());
   }
 
   static msg::GenerateT text_request(const std::string& text) {
@@ -156,9 +157,6 @@ class World {
 
   void assign(Epoch epoch, const msg::GenerateT& request, const std::string& client = "client-a",
               const std::string& gpu_worker = "gpu-worker.0", uint64_t instance = 7) {
-    flatbuffers::FlatBufferBuilder inner;
-    msg::seal<msg::RouterMessage>(inner, msg::RouterBody::Generate,
-                                  msg::CreateGenerate(inner, &request).Union());
     msg::AssignT assign;
     assign.epoch = epoch;
     assign.client.assign(client.begin(), client.end());
@@ -167,10 +165,16 @@ class World {
     assign.seed = 99;
     assign.received_at = static_cast<uint64_t>(now);
     assign.assigned_at = static_cast<uint64_t>(now);
-    assign.request.assign(inner.GetBufferPointer(), inner.GetBufferPointer() + inner.GetSize());
+    assign.request = sealed(request);
     flatbuffers::FlatBufferBuilder b;
     b.Finish(msg::CreateAssign(b, &assign));
     requests.assign(*flatbuffers::GetRoot<msg::Assign>(b.GetBufferPointer()), now);
+  }
+  // An Assign's parts for tests that send it through the actor's door.
+  static std::vector<uint8_t> sealed(const msg::GenerateT& request) {
+    flatbuffers::FlatBufferBuilder b;
+    msg::seal<msg::RouterMessage>(b, msg::RouterBody::Generate, msg::CreateGenerate(b, &request).Union());
+    return {b.GetBufferPointer(), b.GetBufferPointer() + b.GetSize()};
   }
   // The pool's threads and the mailbox in one go.
   void encode() {
