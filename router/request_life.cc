@@ -285,7 +285,7 @@ void RequestLife::finish(Request& r, Ending ending, Nanos now) {
   r.ending = std::move(ending);
   r.made_here = true;
   r.done = replies_.make_done(r, r.ending, now);
-  if (!r.lost_pieces) replies_.to_client(r.route(), r.done);
+  if (!r.lost_pieces) r.lost_pieces = replies_.to_client(r.route(), r.done) == actor::Sent::kUnreachable;
   if (alive(r.tokenizer)) replies_.forget(*r.tokenizer, r.epoch);  // late pieces of it are stale from now on
   close(r, now);
 }
@@ -370,7 +370,9 @@ void RequestLife::client_lost(std::string_view route, bool unreachable, Nanos no
   for (const Epoch epoch : epochs) {
     Request& r = *table_.find(epoch);
     if (r.orphan_since == 0) r.orphan_since = now;
-    r.lost_pieces |= unreachable;
+    // Of an ended request only what met the closed door itself is known to be lost; the client asks for the
+    // rest.
+    r.lost_pieces |= unreachable && r.live();
     set_due(r);
   }
   run_due(now);  // those without grace end now

@@ -47,25 +47,16 @@ bool RequestTable::enter(Request& request, State to) {
 }
 
 void RequestTable::erase(Request& request) {
-  set_due(request, kNever);
+  due_.cancel(request.epoch);
   detach(request);
   if (request.live()) --live_;
   by_uid_.erase(request.uid);
   by_epoch_.erase(request.epoch);
 }
 
-void RequestTable::set_due(Request& request, Nanos due) {
-  if (request.due_ == due) return;
-  if (request.due_ != kNever) due_.erase({request.due_, request.epoch});
-  if (due != kNever) due_.emplace(due, request.epoch);
-  request.due_ = due;
-}
-
 Request* RequestTable::take_due(Nanos now) {
-  if (due_.empty() || due_.begin()->first > now) return nullptr;
-  Request* request = find(due_.begin()->second);
-  set_due(*request, kNever);
-  return request;
+  const auto epoch = due_.take_due(now);
+  return epoch ? find(*epoch) : nullptr;
 }
 
 void RequestTable::attach(Request& request, std::string_view route, Nanos now) {
@@ -123,8 +114,8 @@ void RequestTable::revive(Client& client, Nanos now) {
   client.lease = leases_.insert(leases_.end(), &client);
 }
 
-void RequestTable::forgive(Nanos duration) {
-  for (Client* client : leases_) client->last_seen += duration;
+void RequestTable::forgive(Nanos now) {
+  for (Client* client : leases_) client->last_seen = now;
 }
 
 }  // namespace ringmaster::router

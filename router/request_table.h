@@ -21,12 +21,12 @@
 #include <list>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "actor/timers.h"
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/status.h"
@@ -110,7 +110,6 @@ struct Request {
   State state_ = State::kWaiting;
   Client* client_ = nullptr;
   size_t client_index_ = 0;
-  Nanos due_ = kNever;
 };
 
 class RequestTable {
@@ -136,8 +135,8 @@ class RequestTable {
     return out;
   }
 
-  void set_due(Request& request, Nanos due);
-  Nanos next_due() const { return due_.empty() ? kNever : due_.begin()->first; }
+  void set_due(Request& request, Nanos due) { due_.set(request.epoch, due); }
+  Nanos next_due() const { return due_.next(); }
   Request* take_due(Nanos now);  // a request whose time has come, with its due time cleared; null: none
 
   // Clients.
@@ -149,8 +148,8 @@ class RequestTable {
   void revive(Client& client, Nanos now);
   Client* longest_silent() const {
     return leases_.empty() ? nullptr : leases_.front();
-  }  // gone ones excluded
-  void forgive(Nanos duration);
+  }                         // gone ones excluded
+  void forgive(Nanos now);  // all leases start anew
   size_t clients() const { return clients_.size(); }
 
  private:
@@ -158,7 +157,7 @@ class RequestTable {
 
   std::unordered_map<Epoch, std::unique_ptr<Request>> by_epoch_;
   std::unordered_map<Uid, Request*> by_uid_;
-  std::set<std::pair<Nanos, Epoch>> due_;
+  actor::Timers<Epoch> due_;
   std::unordered_map<std::string, std::unique_ptr<Client>, StringHash, std::equal_to<>> clients_;
   std::list<Client*> leases_;  // oldest first
   size_t live_ = 0;

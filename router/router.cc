@@ -177,13 +177,14 @@ void Router::on_register(std::string_view peer, const msg::Register& message, Na
   const Worker& worker = *added->worker;
   greet(worker);
   if (added->renewed) return;
-  if (worker.state == Worker::State::kRefused) {
+  if (worker.usable()) {
+    log::info("{} registered (pid {}, device '{}', model '{}')", worker.name, worker.pid, worker.device,
+              worker.model_name);
+  } else {
     counters_.add(Counter::kWorkersRefused);
-    return log::error("{} is refused: {}", worker.name, worker.refusal);
+    log::error("{} is refused: {}", worker.name, worker.refusal);
   }
-  log::info("{} registered (pid {}, device '{}', model '{}')", worker.name, worker.pid, worker.device,
-            worker.model_name);
-  if (worker.is_gpu()) announce_gpu_workers();
+  if (worker.is_gpu() && (worker.usable() || added->replaced)) announce_gpu_workers();
 }
 
 void Router::greet(const Worker& worker) {
@@ -249,8 +250,8 @@ void Router::lose_worker(const WorkerPtr& worker, std::string_view why, Nanos no
 
 Nanos Router::run_timers(Nanos now) {
   if (promised_ != kNever && now - promised_ > kLate) {
-    registry_.forgive(now - promised_);
-    table_.forgive(now - promised_);
+    registry_.forgive(now);
+    table_.forgive(now);
   }
   for (const WorkerPtr& worker : registry_.silent(now, options_.worker_timeout))
     lose_worker(worker, "no heartbeat in time", now);

@@ -40,22 +40,12 @@ Status StreamForwarder::forward_one(const Worker& from, const msg::ToClient& to,
   const std::string_view route = view(*to.client());
   pick(from, route, *stream);
 
-  if (!chunks_.empty() || !ends_.empty()) {
-    if (stale_ == 0) {
-      replies_.to_client(route, std::as_bytes(std::span(to.payload()->data(), to.payload()->size())));
-    } else {
-      counters_.add(Counter::kStreamsRebuilt);
-      std::vector<const msg::Chunk*> chunks;
-      std::vector<const msg::Done*> ends;
-      for (const auto& [request, chunk] : chunks_) chunks.push_back(chunk);
-      for (const auto& [epoch, done] : ends_) ends.push_back(done);
-      replies_.rebuilt(route, chunks, ends);
-    }
-  }
+  const bool lost = send(route, to) == actor::Sent::kUnreachable;
   uint64_t tokens = 0;
   for (const auto& [r, chunk] : chunks_) {
     const uint32_t count = chunk->ids() ? chunk->ids()->size() : 0;
     tokens += count;
+    r->lost_pieces |= lost;
     r->sent_tokens = std::max(r->sent_tokens, chunk->first_token() + count);
     r->sent_text = std::max(r->sent_text, chunk->text_offset() + (chunk->text() ? chunk->text()->size() : 0));
   }
@@ -63,9 +53,25 @@ Status StreamForwarder::forward_one(const Worker& from, const msg::ToClient& to,
   counters_.add(Counter::kTokensForwarded, tokens);
   counters_.add(Counter::kChunksStale, stale_);
   // Endings last: each may erase its request.
-  for (const auto& [epoch, done] : ends_) life_.worker_ended(*table_.find(epoch), *done, now);
+  for (const auto& [epoch, done] : ends_) {
+    Request& r = *table_.find(epoch);
+    r.lost_pieces |= lost;
+    life_.worker_ended(r, *done, now);
+  }
   for (const Epoch epoch : to_forget_) replies_.forget(from, epoch);
   return ok_status();
+}
+
+actor::Sent StreamForwarder::send(std::string_view route, const msg::ToClient& to) {
+  if (chunks_.empty() && ends_.empty()) return actor::Sent::kOk;
+  if (stale_ == 0)
+    return replies_.to_client(route, std::as_bytes(std::span(to.payload()->data(), to.payload()->size())));
+  counters_.add(Counter::kStreamsRebuilt);
+  std::vector<const msg::Chunk*> chunks;
+  std::vector<const msg::Done*> ends;
+  for (const auto& [request, chunk] : chunks_) chunks.push_back(chunk);
+  for (const auto& [epoch, done] : ends_) ends.push_back(done);
+  return replies_.rebuilt(route, chunks, ends);
 }
 
 void StreamForwarder::pick(const Worker& from, std::string_view route, const msg::Stream& stream) {
@@ -97,8 +103,9 @@ Request* StreamForwarder::current(const Worker& from, std::string_view route, Ep
   if (owned && (r->live() || r->replay_by != 0) && r->uid == msg::to_uid(uid) && r->route() == route)
     return r;
   ++stale_;
-  // What the sender does not own it shall not go on computing. What it owns may only be late, or come again.
-  if (!owned && (to_forget_.empty() || to_forget_.back() != epoch)) to_forget_.push_back(epoch);
+  // What the sender does not own, or was told to forget, it shall not go on computing. The rest is only late.
+  if ((!owned || r->made_here) && std::find(to_forget_.begin(), to_forget_.end(), epoch) == to_forget_.end())
+    to_forget_.push_back(epoch);
   return nullptr;
 }
 

@@ -28,6 +28,7 @@ class StreamForwarder {
  private:
   Status forward_one(const Worker& from, const msg::ToClient& to, Nanos now);
   Request* current(const Worker& from, std::string_view route, Epoch epoch, const msg::Uid& uid);
+  actor::Sent send(std::string_view route, const msg::ToClient& to);  // what pick() left
   void pick(const Worker& from, std::string_view route, const msg::Stream& stream);
 
   RequestTable& table_;

@@ -150,8 +150,9 @@ Nanos WorkerRegistry::next_silent(Nanos timeout) const {
   return next;
 }
 
-void WorkerRegistry::forgive(Nanos duration) {
-  for (const WorkerPtr& worker : all_) worker->last_seen += duration;
+void WorkerRegistry::forgive(Nanos now) {
+  for (const WorkerPtr& worker : all_)
+    if (worker->state != Worker::State::kDead) worker->last_seen = now;
 }
 
 ModelLimits WorkerRegistry::limits() const {

@@ -92,8 +92,8 @@ class WorkerRegistry {
   // Those that were silent for longer than `timeout`. The caller buries them.
   std::vector<WorkerPtr> silent(Nanos now, Nanos timeout) const;
   Nanos next_silent(Nanos timeout) const;
-  // The router itself was stopped for so long: their silence was ours.
-  void forgive(Nanos duration);
+  // The router itself was stopped: their silence was ours and starts anew.
+  void forgive(Nanos now);
 
   // Everyone, dead and refused included, by name.
   const std::vector<WorkerPtr>& all() const { return all_; }

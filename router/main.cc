@@ -1,0 +1,85 @@
+// router --config STATE/cluster.yaml --name router [--ready-fd N]
+// Puts the Router actor on ZeroMQ. SIGTERM or SIGINT once: drain; twice: end what is live now.
+#include <sys/random.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "actor/loop.h"
+#include "actor/zmq_transport.h"
+#include "base/config.h"
+#include "base/log.h"
+#include "base/process.h"
+#include "base/ready.h"
+#include "router/incarnation.h"
+#include "router/router.h"
+
+namespace ringmaster::router {
+namespace {
+
+// Last words (endings of a drain, refusals) to clients and workers that still read.
+constexpr Nanos kCloseLimit = kSecond;
+
+Result<uint64_t> random_seed() {
+  uint64_t seed = 0;
+  if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
+    return Error{Code::kInternal, std::string("getrandom: ") + std::strerror(errno)};
+  return seed;
+}
+
+Status serve(const ProcessArguments& arguments, const ClusterConfig& config) {
+  auto seed = random_seed();
+  if (!seed) return std::move(seed).error();
+  auto bell = shm::Doorbell::create();
+  if (!bell) return std::move(bell).error();
+  // The endpoints first: a second router of this cluster must fail before it takes an incarnation.
+  // Both doors hand over: whoever reconnects under its name replaces the connection that may not have been
+  // noticed dead yet. Clients draw their names at random.
+  auto transport =
+      actor::ZmqTransport::router({{config.client_endpoint(), true}, {config.worker_endpoint(), true}});
+  if (!transport) return std::move(transport).error();
+  auto incarnation = next_incarnation(config.state_dir);
+  if (!incarnation) return std::move(incarnation).error();
+
+  Router router(**transport, RouterOptions::from(config, *incarnation, *seed));
+  auto loop = actor::Loop::create(router, **transport, *bell);
+  if (!loop) return std::move(loop).error();
+  bool asked = false;
+  auto signals = (*loop)->on_signal([&](int, Nanos now) {
+    router.drain(asked ? now : now + config.supervisor.drain_timeout);
+    asked = true;
+  });
+  if (!signals) return signals;
+  (*loop)->add_flush([&] {
+    if (router.drained()) (*loop)->stop();
+  });
+
+  log::info("incarnation {}, clients at {}, workers at {}", *incarnation,
+            (*transport)->endpoint(kClientChannel), (*transport)->endpoint(kWorkerChannel));
+  announce_ready(arguments.ready_fd);
+  (*loop)->run();
+  (*transport)->close(kCloseLimit);
+  log::info("drained, bye");
+  return ok_status();
+}
+
+Status run(int argc, char** argv) {
+  if (auto blocked = actor::Loop::block_signals(); !blocked) return blocked;
+  auto arguments = parse_process_arguments(argc, argv);
+  if (!arguments) return std::move(arguments).error();
+  auto config = load_cluster_yaml(arguments->config_path);
+  if (!config) return std::move(config).error();
+  if (auto opened = log::open(arguments->name, config->log_file(arguments->name), config->log); !opened)
+    return opened;
+  return serve(*arguments, *config);
+}
+
+}  // namespace
+}  // namespace ringmaster::router
+
+int main(int argc, char** argv) {
+  const auto done = ringmaster::router::run(argc, argv);
+  if (done) return 0;
+  ringmaster::log::error("{} ({})", done.error().message, ringmaster::name(done.error().code));
+  return 1;
+}
