@@ -99,8 +99,11 @@ TEST_F(SmolLm2, LogProbabilitiesOfGivenTextsAreClose) {
   printf("log-probability: mean error %.5f, mean magnitude %.5f, worst %.4f of %u\n", signed_sum / count,
          sum / count, worst, count);
   EXPECT_EQ(count, 20u * 64u);
-  EXPECT_LT(sum / count, 0.06);
-  EXPECT_LT(worst, 0.8);
+  // Activations rounded to 8 bits; the reference rounds nothing. No bias: perplexity is measured by
+  // bench/quality.
+  EXPECT_LT(sum / count, 0.08);
+  EXPECT_LT(std::abs(signed_sum / count), 0.01);
+  EXPECT_LT(worst, 1.0);
 }
 
 }  // namespace
