@@ -12,13 +12,14 @@
 namespace ringmaster::client {
 namespace {
 
-// Messages the socket holds for us; credits bound what a router can have under way (1,024 tokens a stream), so reaching this
-// means thousands of streams whose owner does not call next().
+// Messages the socket holds for us; credits bound what a router can have under way (1,024 tokens a stream),
+// so reaching this means thousands of streams whose owner does not call next().
 constexpr int kReceiveLimit = 100'000;
 // At exit, time for the last acknowledgements to leave; a local router takes them in microseconds.
 constexpr int kLingerMs = 100;
 constexpr Nanos kAskAgainInterval = 200 * kMillisecond;
-// A slow consumer that takes fewer than ack_every tokens still acknowledges this often, so that the lease and the credit move.
+// A slow consumer that takes fewer than ack_every tokens still acknowledges this often, so that the lease and
+// the credit move.
 constexpr Nanos kAckInterval = kSecond;
 constexpr int kMostGaps = 5;
 
@@ -34,7 +35,8 @@ int timeout_ms(Nanos now, Nanos deadline) {
 }  // namespace
 
 std::string_view name(FinishReason reason) {
-  static constexpr std::string_view kNames[] = {"stop", "length", "cancelled", "deadline", "refused", "error"};
+  static constexpr std::string_view kNames[] = {"stop",     "length",  "cancelled",
+                                                "deadline", "refused", "error"};
   const auto index = static_cast<size_t>(reason);
   return index < std::size(kNames) ? kNames[index] : "unknown";
 }
@@ -48,6 +50,7 @@ struct Client::Impl {
   flatbuffers::FlatBufferBuilder builder;
   std::unordered_map<Uid, StreamState> streams;
   std::deque<Event> events;
+  size_t queued_endings = 0;      // in `events`
   std::optional<Error> rejected;  // answer to a message that was not a Generate
   std::optional<ClusterStatus> status;
   std::unordered_map<uint64_t, Result<std::vector<TokenId>>> tokenized;
@@ -58,7 +61,8 @@ struct Client::Impl {
   Nanos acked_at = 0;
 
   Status send(msg::Bytes bytes) {
-    // A DEALER without a connection queues up to its high-water mark; past that the cluster has been gone for long.
+    // A DEALER without a connection queues up to its high-water mark; past that the cluster has been gone for
+    // long.
     try {
       if (!socket.send(zmq::const_buffer(bytes.data(), bytes.size()), zmq::send_flags::dontwait))
         return Error{Code::kUnavailable, "the cluster does not take messages (send queue full)"};
@@ -76,6 +80,7 @@ struct Client::Impl {
 
   void end(Uid uid, Ending ending) {
     events.push_back({uid, std::move(ending)});
+    ++queued_endings;
     streams.erase(uid);
   }
 
@@ -90,7 +95,8 @@ struct Client::Impl {
 
   void on_incarnation(uint32_t seen, Nanos now) {
     if (incarnation != 0 && seen != incarnation)
-      for (auto& [uid, stream] : streams) (void)resume(uid, stream, now);  // a failed send ends by silence_limit
+      for (auto& [uid, stream] : streams)
+        (void)resume(uid, stream, now);  // a failed send ends by silence_limit
     incarnation = seen;
   }
 
@@ -128,7 +134,8 @@ struct Client::Impl {
     StreamState& stream = found->second;
     Ending out = wire::ending(done);
     if (stream.next_token() < out.usage.output_tokens) {
-      // The ending overtook or replaced pieces that were lost; the cluster keeps them until they are acknowledged.
+      // The ending overtook or replaced pieces that were lost; the cluster keeps them until they are
+      // acknowledged.
       if (++stream.gaps <= kMostGaps) {
         stream.asked_again_at = 0;
         (void)resume(uid, stream, now);
@@ -172,12 +179,13 @@ struct Client::Impl {
       case msg::ClientBody::TokenizeReply: {
         const msg::TokenizeReply& reply = *message.body_as_TokenizeReply();
         if (reply.code() != msg::Code::ok)
-          tokenized.insert_or_assign(reply.tag(), Error{msg::to_code(reply.code()),
-                                                        reply.message() ? reply.message()->str() : std::string()});
+          tokenized.insert_or_assign(
+              reply.tag(),
+              Error{msg::to_code(reply.code()), reply.message() ? reply.message()->str() : std::string()});
         else
-          tokenized.insert_or_assign(reply.tag(), reply.ids() ? std::vector<TokenId>(reply.ids()->begin(),
-                                                                                     reply.ids()->end())
-                                                              : std::vector<TokenId>());
+          tokenized.insert_or_assign(
+              reply.tag(), reply.ids() ? std::vector<TokenId>(reply.ids()->begin(), reply.ids()->end())
+                                       : std::vector<TokenId>());
         return;
       }
       case msg::ClientBody::NONE:
@@ -226,7 +234,8 @@ struct Client::Impl {
     Nanos now = monotonic_now();
     if (!streams.empty()) deadline = std::min(deadline, pinged_at + options.ping_interval);
     zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
-    if (zmq_poll(&item, 1, timeout_ms(now, deadline)) < 0 && zmq_errno() != EINTR) return transport_error("poll");
+    if (zmq_poll(&item, 1, timeout_ms(now, deadline)) < 0 && zmq_errno() != EINTR)
+      return transport_error("poll");
     now = monotonic_now();
     zmq::message_t message;
     // Bounded, so that a flood of pieces cannot keep the caller from its events.
@@ -251,7 +260,8 @@ Client::~Client() = default;
 
 Result<Client> Client::connect(const std::string& endpoint, Options options) {
   auto impl = std::make_unique<Impl>(options);
-  // A stable name, so that the router finds us again after a reconnect. Ids that start with a zero byte are ZeroMQ's own.
+  // A stable name, so that the router finds us again after a reconnect. Ids that start with a zero byte are
+  // ZeroMQ's own.
   const std::string id = "c" + to_string(random_uid()).substr(0, 15);
   try {
     impl->socket.set(zmq::sockopt::routing_id, id);
@@ -278,16 +288,21 @@ Result<Uid> Client::start(Request request) {
   return uid;
 }
 
-Status Client::cancel(Uid uid) { return impl_->send(wire::cancel(impl_->builder, uid)); }
+Status Client::cancel(Uid uid) {
+  return impl_->send(wire::cancel(impl_->builder, uid));
+}
 
-size_t Client::open_streams() const { return impl_->streams.size(); }
+size_t Client::open_streams() const {
+  return impl_->streams.size() + impl_->queued_endings;
+}
 
 Result<std::optional<Event>> Client::next(Nanos deadline) {
   while (impl_->events.empty()) {
     const bool last_look = monotonic_now() >= deadline;
     if (auto pumped = impl_->pump(deadline); !pumped) return std::move(pumped).error();
     if (impl_->events.empty() && impl_->rejected) {
-      // A Generate that cannot be read has no readable uid: the router names no stream, so all open ones are suspect.
+      // A Generate that cannot be read has no readable uid: the router names no stream, so all open ones are
+      // suspect.
       const Error error = *std::exchange(impl_->rejected, std::nullopt);
       if (impl_->streams.empty()) return error;
       impl_->end_all(error.code, error.message);
@@ -297,10 +312,12 @@ Result<std::optional<Event>> Client::next(Nanos deadline) {
   Event event = std::move(impl_->events.front());
   impl_->events.pop_front();
   if (std::holds_alternative<Piece>(event.what)) impl_->handed_out(event.uid);
+  if (std::holds_alternative<Ending>(event.what)) --impl_->queued_endings;
   return std::optional<Event>(std::move(event));
 }
 
-Result<Answer> Client::generate(Request request, const std::function<void(const Piece&)>& on_piece, Nanos timeout) {
+Result<Answer> Client::generate(Request request, const std::function<void(const Piece&)>& on_piece,
+                                Nanos timeout) {
   const auto started = start(std::move(request));
   if (!started) return started.error();
   Answer answer;
@@ -310,7 +327,8 @@ Result<Answer> Client::generate(Request request, const std::function<void(const 
     auto event = next(deadline);
     if (!event) return event.error();
     if (!event->has_value()) {
-      // After the cancel the router owes an ending; if even that does not come, the silence limit ends the stream.
+      // After the cancel the router owes an ending; if even that does not come, the silence limit ends the
+      // stream.
       if (cancelled) return Error{Code::kDeadlineExceeded, "no ending after the request was cancelled"};
       (void)cancel(*started);
       cancelled = true;
@@ -335,7 +353,8 @@ Result<Answer> Client::generate(Request request, const std::function<void(const 
 Result<std::vector<TokenId>> Client::tokenize(const Request& request, Nanos timeout) {
   const uint64_t tag = ++impl_->last_tag;
   impl_->rejected.reset();
-  if (auto sent = impl_->send(wire::tokenize(impl_->builder, tag, request)); !sent) return std::move(sent).error();
+  if (auto sent = impl_->send(wire::tokenize(impl_->builder, tag, request)); !sent)
+    return std::move(sent).error();
   const Nanos deadline = monotonic_now() + timeout;
   while (true) {
     if (const auto found = impl_->tokenized.find(tag); found != impl_->tokenized.end()) {
@@ -344,7 +363,8 @@ Result<std::vector<TokenId>> Client::tokenize(const Request& request, Nanos time
       return ids;
     }
     if (impl_->rejected) return *std::exchange(impl_->rejected, std::nullopt);
-    if (monotonic_now() >= deadline) return Error{Code::kDeadlineExceeded, "no answer from the cluster in time"};
+    if (monotonic_now() >= deadline)
+      return Error{Code::kDeadlineExceeded, "no answer from the cluster in time"};
     if (auto pumped = impl_->pump(deadline); !pumped) return std::move(pumped).error();
   }
 }
@@ -356,7 +376,8 @@ Result<ClusterStatus> Client::status(Nanos timeout) {
   const Nanos deadline = monotonic_now() + timeout;
   while (!impl_->status) {
     if (impl_->rejected) return *std::exchange(impl_->rejected, std::nullopt);
-    if (monotonic_now() >= deadline) return Error{Code::kDeadlineExceeded, "no answer from the cluster in time"};
+    if (monotonic_now() >= deadline)
+      return Error{Code::kDeadlineExceeded, "no answer from the cluster in time"};
     if (auto pumped = impl_->pump(deadline); !pumped) return std::move(pumped).error();
   }
   return *std::exchange(impl_->status, std::nullopt);

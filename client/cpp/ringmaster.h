@@ -1,6 +1,6 @@
 // The C++ client of a Ringmaster cluster: the one public header of client/cpp. It speaks the protocol of
-// docs/protocol.md over ZeroMQ and hides what a caller need not see: acknowledgements and credit, pings, repeated and
-// missing pieces, resuming after the connection or the router was lost.
+// docs/protocol.md over ZeroMQ and hides what a caller need not see: acknowledgements and credit, pings,
+// repeated and missing pieces, resuming after the connection or the router was lost.
 //
 //   auto client = ringmaster::client::Client::connect(endpoint);
 //   auto answer = client->generate(request, [](const Piece& piece) { std::cout << piece.text; }, timeout);
@@ -9,8 +9,8 @@
 //
 //   client->start(request);  ...  while (auto event = client->next(deadline)) ...
 //
-// Thread: one Client belongs to one thread. Every wait has a deadline. A request that was started gets exactly one Ending.
-// SPDX-License-Identifier: Apache-2.0
+// Thread: one Client belongs to one thread. Every wait has a deadline. A request that was started gets
+// exactly one Ending. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct Request {
   // Text as it is, a conversation for the model's chat template, or ready-made ids.
   std::variant<std::string, std::vector<ChatMessage>, std::vector<TokenId>> prompt;
   Sampling sampling;
-  bool has_seed = false;  // false: the router draws sampling.seed and Accepted tells it
+  bool has_seed = false;               // false: the router draws sampling.seed and Accepted tells it
   std::optional<uint32_t> max_tokens;  // none: up to the end of the context
   uint32_t min_tokens = 0;
   std::vector<std::string> stop;
@@ -62,8 +62,8 @@ struct Logprobs {
   std::vector<TokenLogprob> top;
 };
 
-// New tokens of a stream, in order, without gaps or repeats. Text may lag behind the ids while a character or a possible stop
-// string is incomplete, so a piece may have ids without text and text without ids.
+// New tokens of a stream, in order, without gaps or repeats. Text may lag behind the ids while a character or
+// a possible stop string is incomplete, so a piece may have ids without text and text without ids.
 struct Piece {
   uint32_t first_token = 0;
   std::vector<TokenId> ids;
@@ -147,7 +147,7 @@ class Client {
   Status cancel(Uid uid);
   // The next event of any stream; nothing at the deadline. Handing a piece out is what acknowledges it.
   Result<std::optional<Event>> next(Nanos deadline);
-  size_t open_streams() const;
+  size_t open_streams() const;  // whose Ending next() has not handed out yet
 
   // One request from start to ending. At `timeout` it is cancelled and the Ending says so.
   Result<Answer> generate(Request request, const std::function<void(const Piece&)>& on_piece, Nanos timeout);

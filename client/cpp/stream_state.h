@@ -1,5 +1,5 @@
-// What the client knows of one open stream: how far it has come, so that repeated pieces are trimmed and missing ones are
-// asked for again. Pure bookkeeping, no socket; used by client.cc alone.
+// What the client knows of one open stream: how far it has come, so that repeated pieces are trimmed and
+// missing ones are asked for again. Pure bookkeeping, no socket; used by client.cc alone.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -5,7 +5,9 @@ namespace {
 
 using Builder = flatbuffers::FlatBufferBuilder;
 
-std::string text_or_empty(const flatbuffers::String* text) { return text ? text->str() : std::string(); }
+std::string text_or_empty(const flatbuffers::String* text) {
+  return text ? text->str() : std::string();
+}
 
 std::pair<msg::Prompt, flatbuffers::Offset<void>> prompt(Builder& b, const Request& request) {
   if (const auto* text = std::get_if<std::string>(&request.prompt))
@@ -133,9 +135,9 @@ ClusterStatus cluster_status(const msg::StatusReply& reply) {
   out.live_requests = reply.live_requests();
   if (reply.workers())
     for (const msg::WorkerStatus* w : *reply.workers())
-      out.workers.push_back({w->kind()->str(), w->name()->str(), w->state()->str(), text_or_empty(w->device()),
-                             w->pid(), w->live(), w->running(), w->waiting(), w->blocks_free(), w->blocks_total(),
-                             w->steps(), w->age_ms()});
+      out.workers.push_back({w->kind()->str(), w->name()->str(), w->state()->str(),
+                             text_or_empty(w->device()), w->pid(), w->live(), w->running(), w->waiting(),
+                             w->blocks_free(), w->blocks_total(), w->steps(), w->age_ms()});
   if (reply.counters())
     for (const msg::Counter* c : *reply.counters()) out.counters.emplace_back(c->name()->str(), c->value());
   return out;

@@ -40,7 +40,8 @@ class ScriptedRouter : public testing::Test {
       zmq::message_t peer;
       if (!socket_.recv(peer) || !socket_.recv(body_)) ADD_FAILURE() << "the client sent nothing";
       peer_ = peer.to_string();
-      const auto opened = msg::open<msg::RouterMessage>({static_cast<const std::byte*>(body_.data()), body_.size()});
+      const auto opened =
+          msg::open<msg::RouterMessage>({static_cast<const std::byte*>(body_.data()), body_.size()});
       EXPECT_TRUE(opened.ok());
       if ((*opened)->body_type() == msg::RouterBody::Ping && !want_pings_) continue;
       return **opened;
@@ -73,8 +74,8 @@ class ScriptedRouter : public testing::Test {
     const msg::Uid uid = msg::to_wire(uid_);
     std::vector<flatbuffers::Offset<msg::Chunk>> chunks;
     for (const PieceSpec& spec : specs)
-      chunks.push_back(msg::CreateChunk(b_, &uid, 1, 0, spec.first_token, b_.CreateVector(spec.ids), spec.text_offset,
-                                        b_.CreateString(spec.text)));
+      chunks.push_back(msg::CreateChunk(b_, &uid, 1, 0, spec.first_token, b_.CreateVector(spec.ids),
+                                        spec.text_offset, b_.CreateString(spec.text)));
     std::vector<flatbuffers::Offset<msg::Done>> ends;
     if (done_after_tokens)
       ends.push_back(msg::CreateDone(b_, &uid, 1, msg::FinishReason::length, msg::Code::ok, 0, 0,
@@ -239,8 +240,9 @@ TEST_F(ScriptedRouter, TokenizeMatchesAnswersByTag) {
     for (const uint64_t answer_tag : {tag + 1, tag}) {
       b_.Clear();
       const std::vector<TokenId> ids = {static_cast<TokenId>(answer_tag), 8};
-      send(msg::seal<msg::ClientMessage>(b_, msg::ClientBody::TokenizeReply,
-                                         msg::CreateTokenizeReply(b_, answer_tag, b_.CreateVector(ids)).Union()));
+      send(msg::seal<msg::ClientMessage>(
+          b_, msg::ClientBody::TokenizeReply,
+          msg::CreateTokenizeReply(b_, answer_tag, b_.CreateVector(ids)).Union()));
     }
   });
   const auto ids = client.tokenize({.prompt = std::string("x")}, kPatience);
