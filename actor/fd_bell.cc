@@ -23,12 +23,11 @@
 namespace ringmaster::actor {
 namespace {
 
-constexpr uint64_t kStopKey = 0;  // generations start at 1, so no descriptor has this key
-constexpr int kEvents = 32;       // a round; the rest comes with the next
+constexpr int kStop = -1;    // in place of a descriptor: the event that ends the thread
+constexpr int kEvents = 32;  // a round; the rest comes with the next
 
 struct Watched {
   int fd;
-  uint64_t key;  // generation << 32 | fd: an event of a former use of the same number is told apart
   bool ready;
 };
 
@@ -42,8 +41,7 @@ struct FdBell::State {
   shm::Doorbell& bell;
   shm::UniqueFd epoll, wake;
   std::thread thread;
-  std::vector<int> taken;   // owner only
-  uint64_t generation = 0;  // owner only
+  std::vector<int> taken;  // owner only
   std::atomic<bool> any{false};
 
   std::mutex mutex;
@@ -61,8 +59,10 @@ void FdBell::State::run() {
     {
       const std::lock_guard lock(mutex);
       for (int i = 0; i < count; ++i) {
-        stopping |= events[i].data.u64 == kStopKey;
-        for (Watched& w : watched) w.ready |= w.key == events[i].data.u64;
+        stopping |= events[i].data.fd == kStop;
+        // An edge of a former use of the same number may land here too: a report that finds nothing is
+        // allowed.
+        for (Watched& w : watched) w.ready |= w.fd == events[i].data.fd;
       }
       any.store(true, std::memory_order_release);  // pairs with: acquire in take_ready
     }
@@ -82,7 +82,7 @@ Result<std::unique_ptr<FdBell>> FdBell::start(shm::Doorbell& bell) {
   if (!state->epoll || !state->wake) return shm::system_error("make the epoll of the doorbell thread", errno);
   epoll_event event{};
   event.events = EPOLLIN;
-  event.data.u64 = kStopKey;
+  event.data.fd = kStop;
   if (epoll_ctl(state->epoll.get(), EPOLL_CTL_ADD, state->wake.get(), &event) != 0) {
     return shm::system_error("watch the doorbell thread's own event", errno);
   }
@@ -102,7 +102,6 @@ FdBell::~FdBell() {
 
 Status FdBell::add(int fd) {
   State& s = *state_;
-  const uint64_t key = ++s.generation << 32 | static_cast<uint32_t>(fd);
   const std::lock_guard lock(s.mutex);
   for (const Watched& w : s.watched) {
     if (w.fd == fd) {
@@ -111,11 +110,11 @@ Status FdBell::add(int fd) {
   }
   epoll_event event{};
   event.events = EPOLLIN | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = key;
+  event.data.fd = fd;
   if (epoll_ctl(s.epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     return shm::system_error("watch descriptor " + std::to_string(fd), errno);
   }
-  s.watched.push_back({fd, key, true});
+  s.watched.push_back({fd, true});
   s.any.store(true, std::memory_order_relaxed);
   s.bell.ring();
   return ok_status();

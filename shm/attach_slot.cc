@@ -138,7 +138,7 @@ Result<TokenizerEnd> attach_slot(const std::string& socket_path, const std::stri
                    socket_path + ": the gpu-worker closed the connection without an answer"};
     }
   }
-  const auto reply = check_reply(std::span(buffer).first(std::min(message.size, sizeof buffer)), message);
+  const auto reply = check_reply(std::span(buffer).first(message.size), message);
   if (!reply) return reply.error();
   return map_slot(*reply, std::move(message.fds[0]), std::move(message.fds[1]), std::move(pidfd).value());
 }

@@ -169,8 +169,7 @@ void SlotServerImpl::hear_hello(int socket, const Attached& attached) {
   const Received got = receive_with_fds(socket, buffer, 1, message);
   if (got == Received::kNothingYet) return;
   Hello hello{};
-  const bool known = got == Received::kMessage && message.size >= offsetof(Hello, name_size) &&
-                     message.size <= sizeof buffer;
+  const bool known = got == Received::kMessage && message.size >= offsetof(Hello, name_size);
   if (known) std::memcpy(&hello, buffer, std::min(message.size, sizeof hello));
   if (!known || hello.magic != kHandshakeMagic) {
     ++counters_.discarded;
@@ -206,10 +205,11 @@ Code SlotServerImpl::take_slot(int socket, const std::string& name, UniqueFd bel
   const pid_t pid = peer_pid(socket);
   if (pid <= 0) return Code::kPermissionDenied;  // another pid namespace: its death could not be noticed
   auto pidfd = open_pidfd(pid);
-  // The pid is the peer's as long as the peer holds its end of the connection; afterwards it may be
-  // anybody's.
-  if (!pidfd || !peer_connected(socket)) return Code::kUnavailable;
+  if (!pidfd) return Code::kUnavailable;
   if (!watch(pidfd->get(), kHolder, index).ok()) return Code::kResourceExhausted;
+  // The pid is the peer's as long as the peer holds its end of the connection; afterwards it may be
+  // anybody's. That the reply can be sent proves that the connection is still up now, after the pidfd was
+  // opened.
   if (!give(socket, index).ok()) return Code::kUnavailable;
   const SlotRings rings = rings_of(slot->memory.bytes(), places_);
   slot->pidfd = std::move(pidfd).value();

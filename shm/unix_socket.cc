@@ -1,6 +1,5 @@
 #include "shm/unix_socket.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -119,11 +118,6 @@ Result<UniqueFd> open_pidfd(pid_t pid) {
   return fd;
 }
 
-bool peer_connected(int socket) {
-  pollfd item{socket, POLLIN | POLLRDHUP, 0};
-  return poll(&item, 1, 0) >= 0 && (item.revents & (POLLHUP | POLLRDHUP | POLLERR | POLLNVAL)) == 0;
-}
-
 Status send_with_fds(int socket, std::span<const std::byte> message, std::span<const int> fds) {
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kFdRoom * sizeof(int))> control{};
   iovec part{const_cast<std::byte*>(message.data()), message.size()};  // sendmsg only reads it
@@ -154,7 +148,7 @@ Received receive_with_fds(int socket, std::span<std::byte> buffer, size_t max_fd
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  const ssize_t size = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | MSG_TRUNC);
+  const ssize_t size = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (size < 0) return errno == EAGAIN || errno == EINTR ? Received::kNothingYet : Received::kClosed;
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) keep_fds(*c, max_fds, message);

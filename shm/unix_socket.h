@@ -31,8 +31,6 @@ Result<UniqueFd> connect_seqpacket(const std::string& path);
 pid_t peer_pid(int socket);
 // Readable when the process has died.
 Result<UniqueFd> open_pidfd(pid_t pid);
-// The other end has neither closed nor died (what it sent may still be unread).
-bool peer_connected(int socket);
 
 // Sends one message with descriptors. Errors: of sendmsg.
 Status send_with_fds(int socket, std::span<const std::byte> message, std::span<const int> fds);
