@@ -35,14 +35,12 @@ struct TextModel {
 // The same limit that the gpu-worker computes from the same file and configuration; the router refuses
 // workers that disagree.
 Result<uint32_t> context_length(const Gguf& gguf, const GpuWorkerConfig& config) {
-  uint64_t length = config.fake.context_length;
-  if (config.device != "fake") {
-    auto architecture = gguf.text("general.architecture");
-    if (!architecture) return std::move(architecture).error();
-    auto of_model = gguf.integer(std::string(*architecture) + ".context_length");
-    if (!of_model) return std::move(of_model).error();
-    length = *of_model;
-  }
+  auto architecture = gguf.text("general.architecture");
+  if (!architecture) return std::move(architecture).error();
+  auto of_model = gguf.integer(std::string(*architecture) + ".context_length");
+  if (!of_model) return std::move(of_model).error();
+  uint64_t length = *of_model;
+  if (config.device == "fake") length = std::min<uint64_t>(length, config.fake.context_length);
   if (config.context_length > 0) length = std::min<uint64_t>(length, config.context_length);
   if (length < 2 || length > UINT32_MAX)
     return Error{Code::kMalformed, gguf.path() + ": context length " + std::to_string(length) +

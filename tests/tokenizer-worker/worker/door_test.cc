@@ -229,7 +229,7 @@ TEST(Door, AssignThatRepeatsAnEpochOrHoldsNoGenerate) {
   EXPECT_EQ(w.counters[Counter::kMessagesMalformed], 1u);
   w.encode();
   w.turn();
-  EXPECT_EQ(w.gpu.commands().front().ids, (std::vector<TokenId>{kBos, byte_id('x')}));
+  EXPECT_EQ(w.gpu.commands().at(0).ids, (std::vector<TokenId>{kBos, byte_id('x')}));
 
   flatbuffers::FlatBufferBuilder ping, b;
   msg::seal<msg::RouterMessage>(ping, msg::RouterBody::Ping, msg::CreatePing(ping).Union());
@@ -290,7 +290,7 @@ TEST(Continued, HalfAStopStringGoesOn) {
   w.gpu.say(kE, 2, byte_ids("y"));
   w.turn();
   EXPECT_EQ(w.outbox.whole(kE).text, "");
-  EXPECT_EQ(w.gpu.commands().front().type, shm::RecordType::kStopAt);
+  EXPECT_EQ(w.gpu.commands().at(0).type, shm::RecordType::kStopAt);
 }
 
 TEST(Continued, TextThatTheClientMissesIsSentAtOnce) {

@@ -98,6 +98,9 @@ TEST(RingLinks, StartsThatWaitAreBounded) {
   EXPECT_EQ(last.error().code, Code::kOverloaded);
   EXPECT_THAT(last.error().message, HasSubstr("gpu-worker.0"));
   EXPECT_EQ(links.waiting(), 3u);
+  links.cancel(link, taken);  // one that waits makes room
+  EXPECT_TRUE(links.start(link, start(98, 400)));
+  EXPECT_FALSE(links.start(link, start(99, 400)));
   links.flush();
   gpu.commands();
   links.flush();

@@ -171,7 +171,7 @@ TEST_F(Worker, AttachesAndCarriesARequest) {
 
   assign(1, "hello");
   turn();
-  EXPECT_EQ(w.gpu.commands().front().ids, (std::vector<TokenId>{kBos, piece_id("hello")}));
+  EXPECT_EQ(w.gpu.commands().at(0).ids, (std::vector<TokenId>{kBos, piece_id("hello")}));
   w.gpu.say(1, 0, byte_ids("ok"));
   w.gpu.ended(1, FinishReason::length, 2);
   turn();
@@ -254,14 +254,14 @@ TEST_F(Worker, TakenOutOfServiceAndBack) {
   gpu_workers(3, {});
   turn();
   EXPECT_EQ(w.outbox.done(1, "c").code, msg::Code::worker_lost);
-  EXPECT_EQ(w.gpu.commands().front().type, RecordType::kCancel);
+  EXPECT_EQ(w.gpu.commands().at(0).type, RecordType::kCancel);
   gpu_workers(3, {{"gpu-worker.0", 7}});
   turn();
   EXPECT_EQ(attacher.jobs.size(), 1u) << "the ring was kept: a slot comes back only by a death";
   ASSERT_EQ(linked().size(), 1u);
   assign(2, "x");
   turn();
-  EXPECT_EQ(w.gpu.commands().front().epoch, 2u);
+  EXPECT_EQ(w.gpu.commands().at(0).epoch, 2u);
 }
 
 TEST_F(Worker, ARouterThatDoesNotKnowUsGetsARegistration) {
@@ -274,7 +274,7 @@ TEST_F(Worker, ARouterThatDoesNotKnowUsGetsARegistration) {
   turn();
   EXPECT_EQ(registers().size(), 1u);
   EXPECT_EQ(w.requests.table().size(), 0u) << "the router has ended them";
-  EXPECT_EQ(w.gpu.commands().front().type, RecordType::kCancel);
+  EXPECT_EQ(w.gpu.commands().at(0).type, RecordType::kCancel);
   EXPECT_TRUE(w.outbox.ends.empty());
   EXPECT_TRUE(linked().empty()) << "only after the answer";
   gpu_workers(4, {{"gpu-worker.0", 7}});
@@ -432,7 +432,7 @@ TEST_F(Worker, SecondDrainIsNow) {
   turn();
   EXPECT_TRUE(worker->drained());
   EXPECT_EQ(w.outbox.done(1, "c").code, msg::Code::unavailable);
-  EXPECT_EQ(w.gpu.commands().front().type, RecordType::kCancel) << "the gpu-worker's slot is freed";
+  EXPECT_EQ(w.gpu.commands().at(0).type, RecordType::kCancel) << "the gpu-worker's slot is freed";
 }
 
 }  // namespace

@@ -1,0 +1,65 @@
+// The handshake with a real slot server, and with nobody.
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "tokenizer-worker/link_attacher.h"
+
+namespace ringmaster::tokenizer_worker {
+namespace {
+
+std::string socket_path(const char* name) {
+  return ::testing::TempDir() + "rm-" + std::to_string(::getpid()) + "-" + name + ".ring";
+}
+
+template <typename Poll>
+std::optional<Attached> wait_for(LinkAttacher& attacher, Poll poll) {
+  const Nanos deadline = monotonic_now() + 10 * kSecond;
+  while (monotonic_now() < deadline) {
+    poll();
+    if (auto attached = attacher.take()) return attached;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return std::nullopt;
+}
+
+TEST(LinkAttacher, GetsASlotThatWorksBothWays) {
+  auto gpu_bell = shm::Doorbell::create().value();
+  auto bell = shm::Doorbell::create().value();
+  const std::string path = socket_path("attach");
+  auto server = shm::SlotServer::create(path, 2, {4096, 4096, 4096}, /*gpu_instance=*/42, gpu_bell);
+  ASSERT_TRUE(server) << server.error().message;
+  shm::GpuEnd* end = nullptr;
+  LinkAttacher attacher("tokenizer-worker.0", bell);
+  ASSERT_TRUE(attacher.attach({"gpu-worker.0", 42, path}));
+  auto attached =
+      wait_for(attacher, [&] { (*server)->poll([&](shm::GpuEnd& e) { end = &e; }, [](uint32_t) {}); });
+  ASSERT_TRUE(attached);
+  ASSERT_TRUE(attached->end) << attached->end.error().message;
+  EXPECT_EQ(attached->gpu_worker, "gpu-worker.0");
+  EXPECT_EQ(attached->end->gpu_instance, 42u);
+  ASSERT_NE(end, nullptr);
+  EXPECT_EQ(end->holder, "tokenizer-worker.0");
+
+  ASSERT_TRUE(attached->end->commands.try_reserve(1, 8));
+  attached->end->commands.commit();
+  EXPECT_TRUE(end->commands.peek());
+  ASSERT_TRUE(end->tokens.try_reserve(32, 8));
+  end->tokens.commit();
+  end->tokenizer_bell.ring();
+  EXPECT_TRUE(attached->end->tokens.peek());
+  EXPECT_NE(bell.sequence(), 0u) << "the gpu-worker rings our bell";
+}
+
+TEST(LinkAttacher, NobodyThereIsAnError) {
+  auto bell = shm::Doorbell::create().value();
+  LinkAttacher attacher("tokenizer-worker.0", bell);
+  ASSERT_TRUE(attacher.attach({"gpu-worker.0", 1, socket_path("nobody")}));
+  const auto attached = wait_for(attacher, [] {});
+  ASSERT_TRUE(attached);
+  EXPECT_FALSE(attached->end);
+}
+
+}  // namespace
+}  // namespace ringmaster::tokenizer_worker
