@@ -122,10 +122,11 @@ Result<MemoryNeed> memory_need(const ClusterConfig& config) {
 
 Status check_memory(const MemoryNeed& need, const std::optional<AvailableMemory>& available) {
   if (!available || need.weights + need.kv <= available->bytes) return ok_status();
-  return Error{Code::kResourceExhausted,
-               "too little memory: " + mib(need.weights + need.kv) + " needed (weights " + mib(need.weights) +
-                   ", keys and values " + mib(need.kv) + "), " + mib(available->bytes) + " there (" +
-                   available->limit + "); lower gpu-worker.kv_memory or gpu-worker.count"};
+  return Error{Code::kResourceExhausted, "too little memory: " + needed(need.weights + need.kv) +
+                                             " needed (weights " + needed(need.weights) +
+                                             ", keys and values " + needed(need.kv) + "), " +
+                                             there(available->bytes) + " there (" + available->limit +
+                                             "); lower gpu-worker.kv_memory or gpu-worker.count"};
 }
 
 Status check_endpoint_free(const std::string& endpoint) {
