@@ -44,7 +44,7 @@ Status EncodePool::submit(EncodeJob job) {
   if (in_flight_ >= max_jobs_)
     return Error{Code::kOverloaded,
                  std::to_string(in_flight_) + " prompts wait to be encoded; allowed: at most " +
-                     std::to_string(max_jobs_) + " (tokenizer_worker.encode_queue); retry later"};
+                     std::to_string(max_jobs_) + " (tokenizer-worker.encode_queue); retry later"};
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back(std::move(job));

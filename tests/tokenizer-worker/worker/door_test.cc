@@ -194,7 +194,7 @@ TEST(Door, EncodeQueueFull) {
   EXPECT_EQ(w.outbox.ends.size(), 1u);
   EXPECT_EQ(w.outbox.done(3).reason, FinishReason::refused);
   EXPECT_EQ(w.outbox.done(3).code, msg::Code::overloaded);
-  EXPECT_THAT(w.outbox.done(3).message, HasSubstr("tokenizer_worker.encode_queue"));
+  EXPECT_THAT(w.outbox.done(3).message, HasSubstr("tokenizer-worker.encode_queue"));
   // A cancelled one makes room.
   w.end(1, FinishReason::cancelled);
   w.assign(4, World::text_request("x"));
