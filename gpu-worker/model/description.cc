@@ -99,6 +99,9 @@ Status read_sizes(const Gguf& file, ModelDescription& d) {
   if (d.heads % d.kv_heads != 0)
     return malformed(file, "llama.attention.head_count " + std::to_string(d.heads) +
                                " is not a multiple of head_count_kv " + std::to_string(d.kv_heads));
+  if (d.hidden % d.heads != 0 && file.find("llama.attention.key_length") == nullptr)
+    return malformed(file, "llama.embedding_length " + std::to_string(d.hidden) +
+                               " is not a multiple of llama.attention.head_count " + std::to_string(d.heads));
   Result<uint32_t> head_dim = size_or(file, "llama.attention.key_length", d.hidden / d.heads);
   if (!head_dim) return head_dim.error();
   d.head_dim = *head_dim;
