@@ -27,8 +27,12 @@ constexpr int kStopTokenizerWorkers = 0;
 constexpr int kStopRouter = 1;
 constexpr int kStopGpuWorkers = 2;
 
-std::string mib(uint64_t bytes) {
+// What is needed is rounded up, what is there down, so that a refusal never shows two equal numbers.
+std::string needed(uint64_t bytes) {
   return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
+std::string there(uint64_t bytes) {
+  return std::to_string(bytes >> 20) + " MiB";
 }
 
 Status check_programs(const std::vector<ChildSpec>& children) {
