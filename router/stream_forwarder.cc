@@ -11,7 +11,10 @@ std::string_view view(const flatbuffers::Vector<uint8_t>& bytes) {
 
 // The nested message was verified with the outer one, but for what it is.
 const msg::Stream* stream_in(const flatbuffers::Vector<uint8_t>& payload) {
-  if (!flatbuffers::BufferHasIdentifier(payload.data(), msg::ClientMessageIdentifier())) return nullptr;
+  constexpr size_t kIdentifierAt = sizeof(flatbuffers::uoffset_t);
+  if (view(payload).substr(kIdentifierAt, flatbuffers::kFileIdentifierLength) !=
+      msg::ClientMessageIdentifier())
+    return nullptr;
   const auto* message = flatbuffers::GetRoot<msg::ClientMessage>(payload.data());
   return message->version() == msg::kVersion ? message->body_as_Stream() : nullptr;
 }
