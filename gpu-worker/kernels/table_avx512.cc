@@ -41,11 +41,9 @@ void u4_tile(float* out, size_t out_stride, const std::byte* rows, size_t row_st
       const __m512i bytes = _mm512_load_si512(weights + 64 * j);
       low[j] = _mm512_and_si512(bytes, low_nibbles);
       high[j] = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), low_nibbles);
-      if constexpr (kRows == 1)
-        _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetch + 64 * j, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetch + 64 * j, _MM_HINT_T0);
     }
-    if constexpr (kRows == 1)
-      _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetch + 256, _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetch + 256, _MM_HINT_T0);
     const __m512 scales = scales_at(weights + 256), minima = scales_at(weights + 288);
 #pragma GCC unroll 8
     for (size_t i = 0; i < kRows; ++i) {
@@ -81,8 +79,7 @@ void u8_tile(float* out, size_t out_stride, const std::byte* rows, size_t row_st
 #pragma GCC unroll 8
     for (size_t j = 0; j < 8; ++j) {
       bytes[j] = _mm512_load_si512(weights + 64 * j);
-      if constexpr (kRows == 1)
-        _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetch + 64 * j, _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetch + 64 * j, _MM_HINT_T0);
     }
     const __m512 scales = scales_at(scale_row);
 #pragma GCC unroll 8
