@@ -16,8 +16,9 @@
 namespace ringmaster::launcher {
 namespace {
 
-// The supervisor gives every later stage 2 s beyond the drain time, kills, and waits for its janitor.
-constexpr Nanos kBeyondDrain = 10 * kSecond;
+// The supervisor gives each of three stages 2 s beyond the drain time, kills, and waits up to 5 s for its
+// janitor.
+constexpr Nanos kBeyondDrain = 15 * kSecond;
 constexpr Nanos kAfterKill = 5 * kSecond;
 
 bool ended_within(const UniqueFd& pidfd, Nanos limit) {

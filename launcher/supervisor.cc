@@ -16,10 +16,10 @@
 namespace ringmaster::launcher {
 namespace {
 
-// A later stage gets this long even when an earlier one used up the drain time: it has nothing left to drain.
+// Beyond the drain time, which the processes know too and after which they end what still runs: time for last
+// words. A later stage gets as long even when an earlier one used up everything, since it has nothing left to
+// drain.
 constexpr Nanos kStageGrace = 2 * kSecond;
-// After a failed start nobody is being served.
-constexpr Nanos kFailedStartGrace = 2 * kSecond;
 
 // Lines of base/log.cc ("12:00:00.123 I text") are on disk already, written by the process itself.
 bool is_log_line(std::string_view line) {
@@ -243,7 +243,7 @@ void Supervisor::fail_start(const Child& child, const std::string& what) {
     for (const std::string& line : child.last_lines()) message += "\n  " + line;
     failure_ = Error{Code::kUnavailable, message};
   }
-  begin_stop(kFailedStartGrace);
+  begin_stop(0);  // nobody is being served
 }
 
 void Supervisor::begin_stop(Nanos drain_limit) {
@@ -261,9 +261,8 @@ void Supervisor::advance_stop() {
   for (const Child& child : children_)
     if (child.alive()) next = std::min(next, child.spec().stop_stage);
   if (next <= stop_stage_ || next == std::numeric_limits<int>::max()) return save();
-  const bool first = stop_stage_ == std::numeric_limits<int>::min();
   stop_stage_ = next;
-  stage_by_ = first ? drain_by_ : std::max(drain_by_, monotonic_now() + kStageGrace);
+  stage_by_ = std::max(drain_by_, monotonic_now()) + kStageGrace;
   for (Child& child : children_) {
     if (!child.alive() || child.spec().stop_stage != next) continue;
     child.set_state(ChildState::kStopping);

@@ -46,11 +46,6 @@ int make_memfd(const std::string& name) {
 
 }  // namespace
 
-void UniqueFd::reset() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
-
 MemoryFile::MemoryFile(UniqueFd fd, ipc::mapped_region region)
     : fd_(std::move(fd)), region_(std::move(region)) {}
 

@@ -241,7 +241,7 @@ TEST_F(SupervisorTest, OPS_05_InterruptOfTheWholeGroupDrainsInOrderToo) {
 }
 
 TEST_F(SupervisorTest, OPS_11_DrainHasALimitAndThenKills) {
-  limits_.drain_timeout = 200 * kMillisecond;
+  limits_.drain_timeout = 100 * kMillisecond;  // and 2 s for last words
   child("router", drains("router"), 0, 1);
   child("tokenizer-worker.0", drains("never", "sleep 1000"), 0, 0);
   start_until_ready();
