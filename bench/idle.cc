@@ -1,0 +1,62 @@
+// An idle cluster:
+//   idle.cpu          CPU time of all processes over the given time, in per cent of one core
+//   idle.memory       PSS of supervisor, router and one tokenizer-worker
+//   idle.late_first_token  first token after the idleness against the median when warm
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdlib>
+
+#include "bench/support/bench_cluster.h"
+
+namespace {
+
+using namespace ringmaster;
+
+double first_token_ms(client::Client& client) {
+  client::Request request;
+  request.prompt = std::string("Hello");
+  request.max_tokens = 1;
+  const Nanos start = monotonic_now();
+  Nanos first = 0;
+  const auto answer = client.generate(
+      request, [&](const client::Piece&) { first = first ? first : monotonic_now() - start; }, 10 * kSecond);
+  if (!answer || first == 0) bench::die("no first token");
+  return static_cast<double>(first) / kMillisecond;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 3) bench::die("usage: bench_idle RINGMASTER SECONDS");
+  bench::BenchCluster cluster(
+      argv[1], "gpu-worker:\n  device: fake\n  kv_memory: 256MiB\n  fake:\n    step_time: 2ms\n");
+  cluster.up();
+  auto client = cluster.connect();
+  std::vector<double> warm;
+  for (int i = 0; i < 50; ++i) warm.push_back(first_token_ms(client));
+  const auto processes = cluster.processes();
+  const auto used = [&] {
+    double total = 0;
+    for (const auto& process : processes) total += bench::cpu_seconds(process.pid);
+    return total;
+  };
+  const double before = used();
+  const Nanos begin = monotonic_now();
+  bench::sleep_for(std::max(1, std::atoi(argv[2])) * kSecond);
+  const double cpu = used() - before;
+  const double seconds = static_cast<double>(monotonic_now() - begin) / kSecond;
+  const double late = first_token_ms(client);
+  double memory = 0;
+  bool counted_tokenizer = false;
+  for (const auto& process : processes) {
+    if (process.name == "gpu-worker") continue;
+    // The kernel cuts process names to 15 characters.
+    const bool tokenizer = process.name.rfind("tokenizer-worke", 0) == 0;
+    if (tokenizer && counted_tokenizer) continue;
+    counted_tokenizer = counted_tokenizer || tokenizer;
+    memory += bench::pss_mebibytes(process.pid);
+    std::fprintf(stderr, "  %-18s %.1f MiB\n", process.name.c_str(), bench::pss_mebibytes(process.pid));
+  }
+  bench::figure("idle.cpu", cpu / seconds * 100, "%");
+  bench::figure("idle.memory", memory, "MiB");
+  bench::figure("idle.late_first_token", late - bench::quantile(warm, 0.5), "ms");
+}
