@@ -60,8 +60,12 @@ struct Table {
   // Writes values [first, first + n) of a prepared row of k. x: [n]. REQUIRES: first, n, k multiples of
   // kBlock.
   void (*prepare[kNumInputs])(std::byte* row, size_t k, size_t first, const float* x, size_t n);
+  // x -= what the prepared row stands for: the rest that rounding lost. x: [k].
+  void (*subtract_prepared[kNumInputs])(float* x, const std::byte* row, size_t k);
   Matmul matmul[kNumForms];
 
+  // x += y; [n], n a multiple of kGroup.
+  void (*add)(float* x, const float* y, size_t n);
   // out = x / rms(x) * weight; all [n], n a multiple of kGroup.
   void (*rms_norm)(float* out, const float* x, const float* weight, size_t n, float epsilon);
   // out = silu(gate) * up; [n], n a multiple of kGroup; out may be gate.

@@ -98,6 +98,22 @@ void copy_floats(std::byte* row, size_t, size_t first, const float* x, size_t n)
   for (size_t i = 0; i < n; i += kWidth) Vector::store(out + i, Vector::load(x + i));
 }
 
+void subtract_quantized(float* x, const std::byte* row, size_t k) {
+  const QuantizedRow prepared = quantized_row(row, k);
+  for (size_t b = 0; b < k / kBlock; ++b) {
+    const V negative_scale = Vector::set(-prepared.scales[b]);
+    for (size_t i = b * kBlock; i < (b + 1) * kBlock; i += kWidth)
+      Vector::store(x + i,
+                    Vector::fma(Vector::load_int8(prepared.values + i), negative_scale, Vector::load(x + i)));
+  }
+}
+
+void subtract_floats(float* x, const std::byte* row, size_t k) {
+  const auto* y = reinterpret_cast<const float*>(row);
+  for (size_t i = 0; i < k; i += kWidth)
+    Vector::store(x + i, Vector::sub(Vector::load(x + i), Vector::load(y + i)));
+}
+
 inline void store_result(float* out, V result, bool increase) {
   Vector::store(out, increase ? Vector::add(result, Vector::load(out)) : result);
 }
@@ -148,6 +164,11 @@ void matmul_float(float* out, size_t out_stride, const std::byte* rows, size_t r
       float_tile<Weights, 1>(out + i * out_stride, out_stride, rows + i * row_stride, row_stride, weights, k,
                              increase);
   }
+}
+
+void add(float* x, const float* y, size_t n) {
+  for (size_t i = 0; i < n; i += kWidth)
+    Vector::store(x + i, Vector::add(Vector::load(x + i), Vector::load(y + i)));
 }
 
 void rms_norm(float* out, const float* x, const float* weight, size_t n, float epsilon) {
@@ -395,7 +416,9 @@ constexpr Table make_table(const char* name, Matmul u4, Matmul u8) {
       .name = name,
       .row_bytes = {quantized_row_bytes, float_row_bytes},
       .prepare = {quantize, copy_floats},
+      .subtract_prepared = {subtract_quantized, subtract_floats},
       .matmul = {u4, u8, matmul_float<HalfWeights>, matmul_float<BrainWeights>, matmul_float<FloatWeights>},
+      .add = add,
       .rms_norm = rms_norm,
       .silu_mul = silu_mul,
       .rope_pairs = rope_pairs,

@@ -18,6 +18,10 @@ void prepare(std::byte* row, size_t, size_t first, const float* x, size_t n) {
   std::memcpy(row + first * sizeof(float), x, n * sizeof(float));
 }
 
+void subtract_prepared(float* x, const std::byte* row, size_t k) {
+  for (size_t i = 0; i < k; ++i) x[i] -= reinterpret_cast<const float*>(row)[i];
+}
+
 uint16_t u16_at(const std::byte* p) {
   uint16_t value;
   std::memcpy(&value, p, 2);
@@ -83,6 +87,10 @@ void matmul(float* out, size_t out_stride, const std::byte* rows, size_t row_str
       result = static_cast<float>(sum) + (increase ? result : 0);
     }
   }
+}
+
+void add(float* x, const float* y, size_t n) {
+  for (size_t i = 0; i < n; ++i) x[i] += y[i];
 }
 
 void rms_norm(float* out, const float* x, const float* weight, size_t n, float epsilon) {
@@ -201,7 +209,9 @@ const Table kGenericTable = {
     .name = "generic",
     .row_bytes = {row_bytes, row_bytes},
     .prepare = {prepare, prepare},
+    .subtract_prepared = {subtract_prepared, subtract_prepared},
     .matmul = {matmul<U4>, matmul<U8>, matmul<F16>, matmul<BF16>, matmul<F32>},
+    .add = add,
     .rms_norm = rms_norm,
     .silu_mul = silu_mul,
     .rope_pairs = rope_pairs,

@@ -56,6 +56,9 @@ struct Vector {
   static void store_int8(int8_t* p, T a) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(a)));
   }
+  static T load_int8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
   static int sum_of_integers(T a) { return _mm512_reduce_add_epi32(_mm512_cvtps_epi32(a)); }
 };
 

@@ -56,10 +56,11 @@ Status check_executable(const ModelDescription& d) {
 // are few of them, else together in a phase of their own.
 class Decoder::NormedRows {
  public:
-  // tokens: which rows of x; empty: the first `count`.
+  // samples: which rows of x; empty: the first `count`. Of samples twice as many rows are made: the prepared
+  // rows, then what preparing them lost, prepared again.
   NormedRows(Decoder& decoder, Member& member, const float* norm, InputForm form, size_t count,
-             std::span<const RoundSample> tokens = {})
-      : decoder_(decoder), member_(member), norm_(norm), form_(form), count_(count), tokens_(tokens) {
+             std::span<const RoundSample> samples = {})
+      : decoder_(decoder), member_(member), norm_(norm), form_(form), count_(count), samples_(samples) {
     if (count_ <= kPrivateRows) return;
     rows_ = decoder_.buffers_.normed;
     member_.for_each(count_, 1, [&](size_t begin, size_t end) { make(begin, end); });
@@ -79,12 +80,21 @@ class Decoder::NormedRows {
     const size_t hidden = decoder_.d_.hidden;
     float* row = decoder_.buffers_.threads[member_.index()].row;
     for (size_t i = begin; i < end; ++i) {
-      const size_t token = tokens_.empty() ? i : tokens_[i].token;
+      const size_t token = samples_.empty() ? i : samples_[i].token;
       decoder_.table_.rms_norm(row, decoder_.buffers_.x + token * hidden, norm_, hidden,
                                decoder_.d_.norm_epsilon);
-      decoder_.table_.prepare[index(form_)](rows_ + i * decoder_.buffers_.hidden_row_bytes, hidden, 0, row,
-                                            hidden);
+      prepare(i, row);
+      if (samples_.empty()) continue;
+      decoder_.table_.subtract_prepared[index(form_)](row, rows_ + i * decoder_.buffers_.hidden_row_bytes,
+                                                      hidden);
+      prepare(count_ + i, row);
     }
+  }
+
+  void prepare(size_t i, const float* row) {
+    const size_t hidden = decoder_.d_.hidden;
+    decoder_.table_.prepare[index(form_)](rows_ + i * decoder_.buffers_.hidden_row_bytes, hidden, 0, row,
+                                          hidden);
   }
 
   Decoder& decoder_;
@@ -92,7 +102,7 @@ class Decoder::NormedRows {
   const float* norm_;
   const InputForm form_;
   const size_t count_;
-  const std::span<const RoundSample> tokens_;
+  const std::span<const RoundSample> samples_;
   std::byte* rows_ = nullptr;
 };
 
@@ -320,6 +330,8 @@ void Decoder::feed_forward(Member& member, const Round& round, const LayerWeight
   });
 }
 
+// The head's input in two parts, rounded and rest: the logits decide between tokens, and the second part
+// costs no memory traffic. (SmolLM2's perplexity against the reference: 1.0036 without, 1.0027 with.)
 void Decoder::sample(Member& member, const StepPlan& plan, const Round& round) {
   const Matrix& head = weights_.head;
   for (size_t first = 0; first < round.samples.size(); first += kLogitRows) {
@@ -327,9 +339,13 @@ void Decoder::sample(Member& member, const StepPlan& plan, const Round& round) {
     const std::span<const RoundSample> samples(round.samples.data() + first, count);
     NormedRows input(*this, member, weights_.output_norm, head.input(), count, samples);
     member.for_each(head.groups(), grain(head, count), [&](size_t begin, size_t end) {
-      table_.matmul[static_cast<size_t>(head.form)](buffers_.logits + begin * kGroup, buffers_.logit_width,
-                                                    input.rows(), buffers_.hidden_row_bytes, count,
-                                                    head.group(begin), head.columns, end - begin, false);
+      float* out = buffers_.logits + begin * kGroup;
+      table_.matmul[static_cast<size_t>(head.form)](out, buffers_.logit_width, input.rows(),
+                                                    buffers_.hidden_row_bytes, 2 * count, head.group(begin),
+                                                    head.columns, end - begin, false);
+      for (size_t i = 0; i < count; ++i)
+        table_.add(out + i * buffers_.logit_width, out + (count + i) * buffers_.logit_width,
+                   (end - begin) * kGroup);
     });
     member.for_each(count, 1, [&](size_t begin, size_t end) {
       for (size_t i = begin; i < end; ++i) {

@@ -47,12 +47,12 @@ void StepBuffers::each(Visit&& visit) {
   visit(activated, kTokens * feed_forward_row_bytes);
   visit(part_sums, kParts * group_ * head_dim_ * kFloat);
   visit(part_max_sums, kParts * group_ * 2 * kFloat);
-  visit(logits, kLogitRows * logit_width * kFloat);
+  visit(logits, 2 * kLogitRows * logit_width * kFloat);
   for (PerThread& thread : threads) {
     visit(thread.gate, kTokens * kFeedForwardColumns * kFloat);
     visit(thread.up, kTokens * kFeedForwardColumns * kFloat);
     visit(thread.row, hidden_ * kFloat);
-    visit(thread.normed, kPrivateRows * hidden_row_bytes);
+    visit(thread.normed, 2 * kPrivateRows * hidden_row_bytes);
     visit(thread.sums, kQueryTokens * group_ * head_dim_ * kFloat);
     visit(thread.max_sums, kQueryTokens * group_ * 2 * kFloat);
     visit(thread.later_sums, kernels::kQueries * head_dim_ * kFloat);

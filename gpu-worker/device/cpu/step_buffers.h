@@ -37,13 +37,13 @@ struct StepBuffers {
   std::byte* activated = nullptr;  // [tokens] prepared rows of feed_forward
   float* part_sums = nullptr;      // [kParts, group, head_dim]
   float* part_max_sums = nullptr;  // [kParts, group, 2]
-  float* logits = nullptr;         // [kLogitRows, vocabulary filled up to kGroup]
+  float* logits = nullptr;         // [2 * kLogitRows, vocabulary filled up to kGroup]: see Decoder::sample
 
   struct PerThread {
     float* gate = nullptr;        // [tokens, kFeedForwardColumns]
     float* up = nullptr;          // [tokens, kFeedForwardColumns]
     float* row = nullptr;         // [hidden]
-    std::byte* normed = nullptr;  // [kPrivateRows] prepared rows of hidden
+    std::byte* normed = nullptr;  // [2 * kPrivateRows] prepared rows of hidden
     float* sums = nullptr;        // [kQueryTokens * group, head_dim]
     float* max_sums = nullptr;    // [kQueryTokens * group, 2]
     float* later_sums = nullptr;  // [kQueries, head_dim]

@@ -177,6 +177,37 @@ TEST_P(Matmul, RowsPreparedInSpansEqualRowsPreparedAtOnce) {
   }
 }
 
+// What a prepared row lost, prepared again: together they hold about 15 bits.
+TEST_P(Matmul, TheRestOfAPreparedRowMakesItNearlyExact) {
+  for (const InputForm form : {InputForm::kQuantized, InputForm::kFloat}) {
+    const std::vector<float> x = normal(96);
+    const size_t f = static_cast<size_t>(form);
+    Bytes prepared = prepare({x}, form);
+    std::vector<float> rest = x, lost = x;
+    table().subtract_prepared[f](rest.data(), prepared.data(), 96);
+    Bytes prepared_rest = prepare({rest}, form);
+    lost = rest;
+    table().subtract_prepared[f](lost.data(), prepared_rest.data(), 96);
+    const bool rounds = form == InputForm::kQuantized && !exact();
+    float most_rest = 0, most_lost = 0;
+    for (size_t i = 0; i < 96; ++i) {
+      most_rest = std::max(most_rest, std::abs(rest[i]));
+      most_lost = std::max(most_lost, std::abs(lost[i]));
+      if (rounds) {
+        EXPECT_NEAR(rest[i], static_cast<double>(x[i]) - rounded(x)[i], 1e-6);
+      }
+    }
+    EXPECT_LE(most_rest, rounds ? 4.0f / 254 : 0.0f);
+    EXPECT_LE(most_lost, rounds ? 4.0f / 254 / 254 : 0.0f);
+  }
+}
+
+TEST_P(Matmul, AddAddsInPlace) {
+  std::vector<float> x = normal(48), y = normal(48), before = x;
+  table().add(x.data(), y.data(), 48);
+  for (size_t i = 0; i < 48; ++i) EXPECT_EQ(x[i], before[i] + y[i]);
+}
+
 TEST_P(Matmul, ValuesThatAreNotFiniteSpoilTheirRowOnly) {
   for (const SourceForm source : {SourceForm::kQ4_1, SourceForm::kQ8_0, SourceForm::kF32}) {
     Weights w(source, 16, 64, random_);
