@@ -28,10 +28,15 @@ find_package(yaml-cpp REQUIRED)
 find_package(Boost 1.74 REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(nlohmann_json REQUIRED)
-pkg_check_modules(ZMQ REQUIRED IMPORTED_TARGET libzmq)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
-pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 find_program(FLATC flatc REQUIRED)
+# Not by pkg-config: libzmq's lists the headers of its own dependencies with -isystem, which CMake puts elsewhere on the
+# command line from its second run on, so that everything would be built twice.
+find_path(ZMQ_INCLUDE_DIR zmq.hpp REQUIRED)
+find_library(ZMQ_LIBRARY zmq REQUIRED)
+add_library(zmq INTERFACE)
+target_include_directories(zmq SYSTEM INTERFACE ${ZMQ_INCLUDE_DIR})
+target_link_libraries(zmq INTERFACE ${ZMQ_LIBRARY})
 
 add_library(rm_flags INTERFACE)
 target_compile_options(rm_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Wvla -Werror
