@@ -79,7 +79,8 @@ void quantize(std::byte* row, size_t k, size_t first, const float* x, size_t n) 
     const V inverse = Vector::set(factor < kInfinity ? factor : 0);
     int sum = 0;
     for (size_t i = 0; i < kBlock; i += kWidth) {
-      const V scaled = Vector::round(Vector::mul(Vector::load(x + i), inverse));
+      // What is not a number becomes 127: some number, so that the integer sums below stay in range.
+      const V scaled = Vector::min(Vector::round(Vector::mul(Vector::load(x + i), inverse)), Vector::set(127));
       Vector::store_int8(reinterpret_cast<int8_t*>(row) + b * kBlock + i, scaled);
       sum += Vector::sum_of_integers(scaled);
     }

@@ -154,10 +154,28 @@ Result<WeightPlan> WeightPlan::make(const Gguf& file, const ModelDescription& d)
   return plan;
 }
 
+// Groups [first, last) of one tensor; a vector is one group.
+void WeightPlan::pack(const Source& source, size_t first, size_t last, std::byte* memory) const {
+  const Matrix& m = source.matrix;
+  const size_t row_bytes = kernels::source_row_bytes(source.form, m.columns);
+  for (size_t g = first; g < last; ++g) {
+    const std::byte* rows = source.data.data() + g * kernels::kGroup * row_bytes;
+    const size_t num_rows = std::min<size_t>(kernels::kGroup, m.rows - g * kernels::kGroup);
+    std::byte* out = memory + source.offset + (source.vector ? 0 : g * m.group_bytes());
+    if (source.vector) {
+      kernels::dequantize_row(reinterpret_cast<float*>(out), rows, m.columns, source.form);
+    } else if (source.as_float) {
+      kernels::pack_group_float(out, rows, num_rows, m.columns, source.form);
+    } else {
+      kernels::pack_group(out, rows, num_rows, m.columns, source.form);
+    }
+  }
+}
+
 WeightPlan::Loaded WeightPlan::load(std::byte* memory, unsigned threads) const {
   struct Job {
     const Source* source;
-    size_t first_group, groups;
+    size_t first, last;  // groups
   };
   constexpr size_t kJobBytes =
       1 << 20;  // small enough to share out evenly, large enough to be worth claiming
@@ -165,36 +183,21 @@ WeightPlan::Loaded WeightPlan::load(std::byte* memory, unsigned threads) const {
   for (const Source& source : sources_) {
     const size_t groups = source.vector ? 1 : source.matrix.groups();
     const size_t step = source.vector ? 1 : std::max<size_t>(1, kJobBytes / source.matrix.group_bytes());
-    for (size_t g = 0; g < groups; g += step) jobs.push_back({&source, g, std::min(step, groups - g)});
+    for (size_t g = 0; g < groups; g += step) jobs.push_back({&source, g, std::min(g + step, groups)});
   }
   std::atomic<size_t> next = 0;
   const auto work = [&] {
-    for (size_t j; (j = next.fetch_add(1, std::memory_order_relaxed)) < jobs.size();) {
-      Job& job = jobs[j];
-      const Source& s = *job.source;
-      const Matrix& m = s.matrix;
-      const size_t row_bytes = kernels::source_row_bytes(s.form, m.columns);
-      for (size_t g = job.first_group; g < job.first_group + job.groups; ++g) {
-        const std::byte* rows = s.data.data() + g * kernels::kGroup * row_bytes;
-        const size_t num_rows = std::min<size_t>(kernels::kGroup, m.rows - g * kernels::kGroup);
-        std::byte* out = memory + s.offset + (s.vector ? 0 : g * m.group_bytes());
-        if (s.vector) {
-          kernels::dequantize_row(reinterpret_cast<float*>(out), rows, m.columns, s.form);
-        } else if (s.as_float) {
-          kernels::pack_group_float(out, rows, num_rows, m.columns, s.form);
-        } else {
-          kernels::pack_group(out, rows, num_rows, m.columns, s.form);
-        }
-      }
-    }
+    for (size_t j; (j = next.fetch_add(1, std::memory_order_relaxed)) < jobs.size();)
+      pack(*jobs[j].source, jobs[j].first, jobs[j].last, memory);
   };
   std::vector<std::thread> helpers;
   for (unsigned i = 1; i < threads; ++i) helpers.emplace_back(work);
   work();
   for (std::thread& helper : helpers) helper.join();
+  return {.weights = laid_out(memory), .hash = header_hash_};
+}
 
-  Loaded loaded;
-  loaded.hash = header_hash_;
+Weights WeightPlan::laid_out(const std::byte* memory) const {
   size_t i = 0;
   const auto matrix = [&] {
     Matrix m = sources_[i].matrix;
@@ -202,7 +205,7 @@ WeightPlan::Loaded WeightPlan::load(std::byte* memory, unsigned threads) const {
     return m;
   };
   const auto vector = [&] { return reinterpret_cast<const float*>(memory + sources_[i++].offset); };
-  Weights& w = loaded.weights;
+  Weights w;
   w.embedding = matrix();
   for (uint32_t layer = 0; layer < layers_; ++layer) {
     LayerWeights l;
@@ -219,7 +222,7 @@ WeightPlan::Loaded WeightPlan::load(std::byte* memory, unsigned threads) const {
   }
   w.output_norm = vector();
   w.head = tied_ ? w.embedding : matrix();
-  return loaded;
+  return w;
 }
 
 }  // namespace ringmaster::gpu_worker

@@ -74,6 +74,8 @@ class WeightPlan {
   Status add_layer(const Gguf& file, const ModelDescription& d, uint32_t layer);
   void agree(size_t first, size_t last);
   void place();
+  void pack(const Source& source, size_t first, size_t last, std::byte* memory) const;
+  Weights laid_out(const std::byte* memory) const;
 
   std::vector<Source>
       sources_;  // embedding, layers (nine each, in the order of LayerWeights), norm, head if not tied

@@ -58,6 +58,13 @@ TEST(Refusals, ModelsTheDeviceDoesNotExecute) {
   expect_refused(small_config(), b.write(), Code::kUnsupported, "heads of 40 values");
 }
 
+TEST(Device, RefusesAContextLongerThanTheModels) {
+  GpuWorkerConfig config = small_config();
+  config.context_length = 129;
+  expect_refused(config, GgufBuilder::llama().write(), Code::kInvalidArgument,
+                 "gpu-worker.context_length is 129; allowed with this model: at most 128");
+}
+
 TEST(Device, InfoSaysOneContextLimit) {
   GpuWorkerConfig config = small_config();
   const std::string path = GgufBuilder::llama().write();
