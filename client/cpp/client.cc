@@ -1,13 +1,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <deque>
-#include <unordered_map>
 #include <zmq.hpp>
 
 #include "client/cpp/ringmaster.h"
-#include "client/cpp/stream_state.h"
-#include "client/cpp/wire.h"
+#include "client/cpp/session.h"
 
 namespace ringmaster::client {
 namespace {
@@ -17,11 +14,6 @@ namespace {
 constexpr int kReceiveLimit = 100'000;
 // At exit, time for the last acknowledgements to leave; a local router takes them in microseconds.
 constexpr int kLingerMs = 100;
-constexpr Nanos kAskAgainInterval = 200 * kMillisecond;
-// A slow consumer that takes fewer than ack_every tokens still acknowledges this often, so that the lease and
-// the credit move.
-constexpr Nanos kAckInterval = kSecond;
-constexpr int kMostGaps = 5;
 
 Error transport_error(const char* what) {
   return {Code::kUnavailable, std::string(what) + ": " + zmq_strerror(zmq_errno())};
@@ -42,23 +34,15 @@ std::string_view name(FinishReason reason) {
 }
 
 struct Client::Impl {
-  explicit Impl(Options o) : options(o), socket(context, zmq::socket_type::dealer) {}
+  explicit Impl(const Options& options)
+      : socket(context, zmq::socket_type::dealer),
+        session(options, [this](msg::Bytes bytes) { return send(bytes); }) {}
 
-  Options options;
   zmq::context_t context;
   zmq::socket_t socket;
-  flatbuffers::FlatBufferBuilder builder;
-  std::unordered_map<Uid, StreamState> streams;
-  std::deque<Event> events;
-  size_t queued_endings = 0;      // in `events`
-  std::optional<Error> rejected;  // answer to a message that was not a Generate
-  std::optional<ClusterStatus> status;
-  std::unordered_map<uint64_t, Result<std::vector<TokenId>>> tokenized;
+  Session session;
+  Nanos session_due = 0;
   uint64_t last_tag = 0;
-  uint32_t incarnation = 0;
-  Nanos heard_at = 0;
-  Nanos pinged_at = 0;
-  Nanos acked_at = 0;
 
   Status send(msg::Bytes bytes) {
     // A DEALER without a connection queues up to its high-water mark; past that the cluster has been gone for
@@ -72,167 +56,10 @@ struct Client::Impl {
     return ok_status();
   }
 
-  Status resume(Uid uid, StreamState& stream, Nanos now) {
-    if (now - stream.asked_again_at < kAskAgainInterval) return ok_status();
-    stream.asked_again_at = now;
-    return send(wire::generate(builder, uid, stream.request, stream.ids, stream.text_offset));
-  }
-
-  void end(Uid uid, Ending ending) {
-    events.push_back({uid, std::move(ending)});
-    ++queued_endings;
-    streams.erase(uid);
-  }
-
-  void end_all(Code code, const std::string& message) {
-    while (!streams.empty()) {
-      Ending ending;
-      ending.code = code;
-      ending.message = message;
-      end(streams.begin()->first, std::move(ending));
-    }
-  }
-
-  void on_incarnation(uint32_t seen, Nanos now) {
-    if (incarnation != 0 && seen != incarnation)
-      for (auto& [uid, stream] : streams)
-        (void)resume(uid, stream, now);  // a failed send ends by silence_limit
-    incarnation = seen;
-  }
-
-  void on_accepted(const msg::Accepted& accepted) {
-    const auto found = streams.find(msg::to_uid(*accepted.uid()));
-    if (found == streams.end()) return;
-    StreamState& stream = found->second;
-    // From here on a resume, even to a new router, continues with the same random numbers.
-    stream.request.sampling.seed = accepted.seed();
-    stream.request.has_seed = true;
-    if (!stream.accepted) events.push_back({found->first, Accepted{accepted.epoch(), accepted.seed()}});
-    stream.accepted = true;
-  }
-
-  void on_chunk(const msg::Chunk& chunk, Nanos now) {
-    const auto found = streams.find(msg::to_uid(*chunk.uid()));
-    if (found == streams.end()) return;
-    Piece piece;
-    switch (take(chunk, found->second, piece)) {
-      case Taken::kNew:
-        events.push_back({found->first, std::move(piece)});
-        break;
-      case Taken::kRepeat:
-        break;
-      case Taken::kGap:
-        (void)resume(found->first, found->second, now);
-        break;
-    }
-  }
-
-  void on_done(const msg::Done& done, Nanos now) {
-    const Uid uid = msg::to_uid(*done.uid());
-    const auto found = streams.find(uid);
-    if (found == streams.end()) return;
-    StreamState& stream = found->second;
-    Ending out = wire::ending(done);
-    if (stream.next_token() < out.usage.output_tokens) {
-      // The ending overtook or replaced pieces that were lost; the cluster keeps them until they are
-      // acknowledged.
-      if (++stream.gaps <= kMostGaps) {
-        stream.asked_again_at = 0;
-        (void)resume(uid, stream, now);
-        return;
-      }
-      out.reason = FinishReason::kError;
-      out.code = Code::kInternal;
-      out.message = "stream ended after " + std::to_string(out.usage.output_tokens) + " tokens, but only " +
-                    std::to_string(stream.next_token()) + " arrived and the rest could not be had again";
-    }
-    (void)send(wire::acks(builder, {{uid, stream.next_token(), stream.text_offset}}));
-    end(uid, std::move(out));
-  }
-
-  void on_message(msg::Bytes bytes, Nanos now) {
-    heard_at = now;
-    const auto opened = msg::open<msg::ClientMessage>(bytes);
-    if (!opened) return end_all(opened.error().code, "reply from the cluster: " + opened.error().message);
-    const msg::ClientMessage& message = **opened;
-    switch (message.body_type()) {
-      case msg::ClientBody::Accepted:
-        return on_accepted(*message.body_as_Accepted());
-      case msg::ClientBody::Stream: {
-        const msg::Stream& stream = *message.body_as_Stream();
-        if (stream.chunks())
-          for (const msg::Chunk* chunk : *stream.chunks()) on_chunk(*chunk, now);
-        if (stream.ends())
-          for (const msg::Done* done : *stream.ends()) on_done(*done, now);
-        return;
-      }
-      case msg::ClientBody::Rejected: {
-        const msg::Rejected& reply = *message.body_as_Rejected();
-        rejected = Error{msg::to_code(reply.code()), reply.message()->str()};
-        return;
-      }
-      case msg::ClientBody::Pong:
-        return on_incarnation(message.body_as_Pong()->incarnation(), now);
-      case msg::ClientBody::StatusReply:
-        status = wire::cluster_status(*message.body_as_StatusReply());
-        return on_incarnation(status->incarnation, now);
-      case msg::ClientBody::TokenizeReply: {
-        const msg::TokenizeReply& reply = *message.body_as_TokenizeReply();
-        if (reply.code() != msg::Code::ok)
-          tokenized.insert_or_assign(
-              reply.tag(),
-              Error{msg::to_code(reply.code()), reply.message() ? reply.message()->str() : std::string()});
-        else
-          tokenized.insert_or_assign(
-              reply.tag(), reply.ids() ? std::vector<TokenId>(reply.ids()->begin(), reply.ids()->end())
-                                       : std::vector<TokenId>());
-        return;
-      }
-      case msg::ClientBody::NONE:
-        return;
-    }
-  }
-
-  void keep_alive(Nanos now) {
-    if (streams.empty()) return;
-    if (now - acked_at >= kAckInterval) acknowledge(now, /*all=*/true);
-    if (now - pinged_at >= options.ping_interval) {
-      pinged_at = now;
-      (void)send(wire::ping(builder));
-    }
-    if (now - heard_at >= options.silence_limit)
-      end_all(Code::kUnavailable,
-              "nothing heard from the cluster for " + std::to_string(options.silence_limit / kSecond) + " s");
-  }
-
-  void acknowledge(Nanos now, bool all) {
-    std::vector<wire::PendingAck> pending;
-    for (auto& [uid, stream] : streams) {
-      if (!stream.has_unacked()) continue;
-      if (!all && stream.next_token() - stream.acked_token < options.ack_every) continue;
-      pending.push_back({uid, stream.next_token(), stream.text_offset});
-      stream.acked_token = stream.next_token();
-      stream.acked_text = stream.text_offset;
-    }
-    acked_at = now;
-    if (!pending.empty()) (void)send(wire::acks(builder, pending));  // a lost one is covered by the next
-  }
-
-  // The stream of this event has given out what the event holds: acknowledge when enough has gathered.
-  void handed_out(Uid uid) {
-    const auto found = streams.find(uid);
-    if (found == streams.end()) return;
-    StreamState& stream = found->second;
-    if (stream.next_token() - stream.acked_token < options.ack_every) return;
-    stream.acked_token = stream.next_token();
-    stream.acked_text = stream.text_offset;
-    (void)send(wire::acks(builder, {{uid, stream.next_token(), stream.text_offset}}));
-  }
-
   // Takes in what has arrived, waiting up to `deadline` for the first message. Returns after one batch.
   Status pump(Nanos deadline) {
     Nanos now = monotonic_now();
-    if (!streams.empty()) deadline = std::min(deadline, pinged_at + options.ping_interval);
+    deadline = std::min(deadline, session_due);
     zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
     if (zmq_poll(&item, 1, timeout_ms(now, deadline)) < 0 && zmq_errno() != EINTR)
       return transport_error("poll");
@@ -246,9 +73,9 @@ struct Client::Impl {
         if (zmq_errno() == EINTR) break;
         return transport_error("receive");
       }
-      on_message({static_cast<const std::byte*>(message.data()), message.size()}, now);
+      session.receive({static_cast<const std::byte*>(message.data()), message.size()}, now);
     }
-    keep_alive(now);
+    session_due = session.keep_alive(now);
     return ok_status();
   }
 };
@@ -278,42 +105,35 @@ Result<Client> Client::connect(const std::string& endpoint, Options options) {
 
 Result<Uid> Client::start(Request request) {
   const Uid uid = random_uid();
-  const Nanos now = monotonic_now();
-  if (impl_->streams.empty()) impl_->heard_at = impl_->pinged_at = impl_->acked_at = now;
-  StreamState stream;
-  stream.request = std::move(request);
-  if (auto sent = impl_->send(wire::generate(impl_->builder, uid, stream.request, {}, 0)); !sent)
+  if (auto sent = impl_->session.start(uid, std::move(request), monotonic_now()); !sent)
     return std::move(sent).error();
-  impl_->streams.emplace(uid, std::move(stream));
+  impl_->session_due = 0;
   return uid;
 }
 
 Status Client::cancel(Uid uid) {
-  return impl_->send(wire::cancel(impl_->builder, uid));
+  return impl_->session.cancel(uid);
 }
 
 size_t Client::open_streams() const {
-  return impl_->streams.size() + impl_->queued_endings;
+  return impl_->session.open_streams();
 }
 
 Result<std::optional<Event>> Client::next(Nanos deadline) {
-  while (impl_->events.empty()) {
+  Session& session = impl_->session;
+  while (!session.has_events()) {
     const bool last_look = monotonic_now() >= deadline;
     if (auto pumped = impl_->pump(deadline); !pumped) return std::move(pumped).error();
-    if (impl_->events.empty() && impl_->rejected) {
+    if (!session.has_events() && session.rejected) {
       // A Generate that cannot be read has no readable uid: the router names no stream, so all open ones are
       // suspect.
-      const Error error = *std::exchange(impl_->rejected, std::nullopt);
-      if (impl_->streams.empty()) return error;
-      impl_->end_all(error.code, error.message);
+      const Error error = *std::exchange(session.rejected, std::nullopt);
+      if (session.open_streams() == 0) return error;
+      session.end_all(error.code, error.message);
     }
-    if (impl_->events.empty() && last_look) return std::optional<Event>();
+    if (!session.has_events() && last_look) return std::optional<Event>();
   }
-  Event event = std::move(impl_->events.front());
-  impl_->events.pop_front();
-  if (std::holds_alternative<Piece>(event.what)) impl_->handed_out(event.uid);
-  if (std::holds_alternative<Ending>(event.what)) --impl_->queued_endings;
-  return std::optional<Event>(std::move(event));
+  return session.take_event();
 }
 
 Result<Answer> Client::generate(Request request, const std::function<void(const Piece&)>& on_piece,
@@ -351,18 +171,14 @@ Result<Answer> Client::generate(Request request, const std::function<void(const 
 }
 
 Result<std::vector<TokenId>> Client::tokenize(const Request& request, Nanos timeout) {
+  Session& session = impl_->session;
   const uint64_t tag = ++impl_->last_tag;
-  impl_->rejected.reset();
-  if (auto sent = impl_->send(wire::tokenize(impl_->builder, tag, request)); !sent)
-    return std::move(sent).error();
+  session.rejected.reset();
+  if (auto sent = session.tokenize(tag, request); !sent) return std::move(sent).error();
   const Nanos deadline = monotonic_now() + timeout;
   while (true) {
-    if (const auto found = impl_->tokenized.find(tag); found != impl_->tokenized.end()) {
-      auto ids = std::move(found->second);
-      impl_->tokenized.erase(found);
-      return ids;
-    }
-    if (impl_->rejected) return *std::exchange(impl_->rejected, std::nullopt);
+    if (auto answer = session.tokenized.extract(tag); !answer.empty()) return std::move(answer.mapped());
+    if (session.rejected) return *std::exchange(session.rejected, std::nullopt);
     if (monotonic_now() >= deadline)
       return Error{Code::kDeadlineExceeded, "no answer from the cluster in time"};
     if (auto pumped = impl_->pump(deadline); !pumped) return std::move(pumped).error();
@@ -370,17 +186,18 @@ Result<std::vector<TokenId>> Client::tokenize(const Request& request, Nanos time
 }
 
 Result<ClusterStatus> Client::status(Nanos timeout) {
-  impl_->status.reset();
-  impl_->rejected.reset();
-  if (auto sent = impl_->send(wire::status_query(impl_->builder)); !sent) return std::move(sent).error();
+  Session& session = impl_->session;
+  session.status.reset();
+  session.rejected.reset();
+  if (auto sent = session.query_status(); !sent) return std::move(sent).error();
   const Nanos deadline = monotonic_now() + timeout;
-  while (!impl_->status) {
-    if (impl_->rejected) return *std::exchange(impl_->rejected, std::nullopt);
+  while (!session.status) {
+    if (session.rejected) return *std::exchange(session.rejected, std::nullopt);
     if (monotonic_now() >= deadline)
       return Error{Code::kDeadlineExceeded, "no answer from the cluster in time"};
     if (auto pumped = impl_->pump(deadline); !pumped) return std::move(pumped).error();
   }
-  return *std::exchange(impl_->status, std::nullopt);
+  return *std::exchange(session.status, std::nullopt);
 }
 
 }  // namespace ringmaster::client

@@ -132,6 +132,9 @@ struct Options {
   Nanos ping_interval = 2 * kSecond;   // while streams are open
   Nanos silence_limit = 20 * kSecond;  // nothing heard for so long: open streams end with kUnavailable
   uint32_t ack_every = 256;            // tokens; well below the credit of a stream (1,024)
+  // A stream that says nothing for so long is asked for again, then at growing intervals: a message may be
+  // lost with a connection. Above the wait for a first token under ordinary load.
+  Nanos ask_again_after = 5 * kSecond;
 };
 
 class Client {

@@ -1,0 +1,238 @@
+#include "client/cpp/session.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ringmaster::client {
+namespace {
+
+// docs/protocol.md: no stream is asked for more often than this.
+constexpr Nanos kAskAgainInterval = 200 * kMillisecond;
+// A slow consumer that takes fewer than ack_every tokens still acknowledges this often, so that the lease and
+// the credit move.
+constexpr Nanos kAckInterval = kSecond;
+constexpr int kMostGaps = 5;
+// A stream that stays silent is asked for at growing intervals: it may wait in a long queue, and asking
+// carries its whole prompt.
+constexpr int kMostDoublings = 4;
+
+}  // namespace
+
+Status Session::start(Uid uid, Request request, Nanos now) {
+  if (streams_.empty()) heard_at_ = pinged_at_ = acked_at_ = now;
+  StreamState stream;
+  stream.request = std::move(request);
+  stream.heard_at = now;
+  if (auto sent = send_(wire::generate(builder_, uid, stream.request, {}, 0)); !sent) return sent;
+  streams_.emplace(uid, std::move(stream));
+  return ok_status();
+}
+
+Status Session::cancel(Uid uid) {
+  return send_(wire::cancel(builder_, uid));
+}
+
+Status Session::tokenize(uint64_t tag, const Request& request) {
+  return send_(wire::tokenize(builder_, tag, request));
+}
+
+Status Session::query_status() {
+  return send_(wire::status_query(builder_));
+}
+
+// ---- messages ----
+
+void Session::receive(msg::Bytes bytes, Nanos now) {
+  heard_at_ = now;
+  const auto opened = msg::open<msg::ClientMessage>(bytes);
+  if (!opened) return end_all(opened.error().code, "reply from the cluster: " + opened.error().message);
+  const msg::ClientMessage& message = **opened;
+  switch (message.body_type()) {
+    case msg::ClientBody::Accepted:
+      return on_accepted(*message.body_as_Accepted(), now);
+    case msg::ClientBody::Stream: {
+      const msg::Stream& stream = *message.body_as_Stream();
+      if (stream.chunks())
+        for (const msg::Chunk* chunk : *stream.chunks()) on_chunk(*chunk, now);
+      if (stream.ends())
+        for (const msg::Done* done : *stream.ends()) on_done(*done, now);
+      return;
+    }
+    case msg::ClientBody::Rejected: {
+      const msg::Rejected& reply = *message.body_as_Rejected();
+      rejected = Error{msg::to_code(reply.code()), reply.message()->str()};
+      return;
+    }
+    case msg::ClientBody::Pong:
+      return on_incarnation(message.body_as_Pong()->incarnation(), now);
+    case msg::ClientBody::StatusReply:
+      status = wire::cluster_status(*message.body_as_StatusReply());
+      return on_incarnation(status->incarnation, now);
+    case msg::ClientBody::TokenizeReply:
+      return on_tokenize_reply(*message.body_as_TokenizeReply());
+    case msg::ClientBody::NONE:
+      return;
+  }
+}
+
+void Session::on_tokenize_reply(const msg::TokenizeReply& reply) {
+  if (reply.code() != msg::Code::ok) {
+    tokenized.insert_or_assign(reply.tag(), Error{msg::to_code(reply.code()),
+                                                  reply.message() ? reply.message()->str() : std::string()});
+  } else {
+    tokenized.insert_or_assign(reply.tag(),
+                               reply.ids() ? std::vector<TokenId>(reply.ids()->begin(), reply.ids()->end())
+                                           : std::vector<TokenId>());
+  }
+}
+
+void Session::on_incarnation(uint32_t seen, Nanos now) {
+  if (incarnation_ != 0 && seen != incarnation_)
+    for (auto& [uid, stream] : streams_) resume(uid, stream, now);
+  incarnation_ = seen;
+}
+
+void Session::on_accepted(const msg::Accepted& accepted, Nanos now) {
+  const auto found = streams_.find(msg::to_uid(*accepted.uid()));
+  if (found == streams_.end()) return;
+  StreamState& stream = found->second;
+  stream.heard_at = now;
+  // From here on a resume, even to a new router, continues with the same random numbers.
+  stream.request.sampling.seed = accepted.seed();
+  stream.request.has_seed = true;
+  if (!stream.accepted) events_.push_back({found->first, Accepted{accepted.epoch(), accepted.seed()}});
+  stream.accepted = true;
+}
+
+void Session::on_chunk(const msg::Chunk& chunk, Nanos now) {
+  const auto found = streams_.find(msg::to_uid(*chunk.uid()));
+  if (found == streams_.end()) return;
+  StreamState& stream = found->second;
+  // Without the seed that Accepted tells, what follows could not be resumed: ask for it before taking more.
+  if (!stream.accepted) return resume(found->first, stream, now);
+  stream.heard_at = now;
+  Piece piece;
+  switch (take(chunk, stream, piece)) {
+    case Taken::kNew:
+      stream.silent_asks = 0;
+      events_.push_back({found->first, std::move(piece)});
+      break;
+    case Taken::kRepeat:
+      break;
+    case Taken::kGap:
+      resume(found->first, stream, now);
+      break;
+  }
+}
+
+void Session::on_done(const msg::Done& done, Nanos now) {
+  const Uid uid = msg::to_uid(*done.uid());
+  const auto found = streams_.find(uid);
+  if (found == streams_.end()) return;
+  StreamState& stream = found->second;
+  Ending out = wire::ending(done);
+  if (stream.next_token() < out.usage.output_tokens) {
+    // The ending overtook or replaced pieces that were lost; the cluster keeps them until they are
+    // acknowledged.
+    stream.heard_at = now;
+    if (++stream.gaps <= kMostGaps) {
+      stream.asked_again_at = 0;
+      return resume(uid, stream, now);
+    }
+    out.reason = FinishReason::kError;
+    out.code = Code::kInternal;
+    out.message = "stream ended after " + std::to_string(out.usage.output_tokens) + " tokens, but only " +
+                  std::to_string(stream.next_token()) + " arrived and the rest could not be had again";
+  }
+  (void)send_(wire::acks(builder_, {{uid, stream.next_token(), stream.text_offset}}));
+  end(uid, std::move(out));
+}
+
+// ---- time ----
+
+Nanos Session::keep_alive(Nanos now) {
+  if (streams_.empty()) return kNever;
+  if (now - acked_at_ >= kAckInterval) acknowledge(now);
+  if (now - pinged_at_ >= options_.ping_interval) {
+    pinged_at_ = now;
+    (void)send_(wire::ping(builder_));
+  }
+  for (auto& [uid, stream] : streams_) {
+    if (ask_again_at(stream) > now) continue;
+    stream.silent_asks = std::min(stream.silent_asks + 1, kMostDoublings);
+    stream.heard_at = now;  // the wait begins anew
+    resume(uid, stream, now);
+  }
+  if (now - heard_at_ >= options_.silence_limit)
+    end_all(Code::kUnavailable,
+            "nothing heard from the cluster for " + std::to_string(options_.silence_limit / kSecond) + " s");
+  if (streams_.empty()) return kNever;
+  Nanos next = std::min(
+      {acked_at_ + kAckInterval, pinged_at_ + options_.ping_interval, heard_at_ + options_.silence_limit});
+  for (const auto& [uid, stream] : streams_) next = std::min(next, ask_again_at(stream));
+  return next;
+}
+
+// A stream whose pieces wait for the caller has nothing to ask for: it stands still at its credit.
+Nanos Session::ask_again_at(const StreamState& stream) const {
+  if (stream.has_untaken()) return kNever;
+  return stream.heard_at + (options_.ask_again_after << stream.silent_asks);
+}
+
+void Session::resume(Uid uid, StreamState& stream, Nanos now) {
+  if (now - stream.asked_again_at < kAskAgainInterval) return;
+  stream.asked_again_at = now;
+  (void)send_(wire::generate(builder_, uid, stream.request, stream.ids, stream.text_offset));
+}
+
+void Session::acknowledge(Nanos now) {
+  std::vector<wire::PendingAck> pending;
+  for (auto& [uid, stream] : streams_) {
+    if (!stream.has_unacked()) continue;
+    pending.push_back({uid, stream.taken_token, stream.taken_text});
+    stream.acked_token = stream.taken_token;
+    stream.acked_text = stream.taken_text;
+  }
+  acked_at_ = now;
+  if (!pending.empty()) (void)send_(wire::acks(builder_, pending));  // a lost one: see ask_again_at()
+}
+
+// ---- events ----
+
+std::optional<Event> Session::take_event() {
+  if (events_.empty()) return std::nullopt;
+  Event event = std::move(events_.front());
+  events_.pop_front();
+  if (const auto* piece = std::get_if<Piece>(&event.what)) handed_out(event.uid, *piece);
+  if (std::holds_alternative<Ending>(event.what)) --queued_endings_;
+  return event;
+}
+
+void Session::handed_out(Uid uid, const Piece& piece) {
+  const auto found = streams_.find(uid);
+  if (found == streams_.end()) return;
+  StreamState& stream = found->second;
+  stream.taken_token += static_cast<uint32_t>(piece.ids.size());
+  stream.taken_text += piece.text.size();
+  if (stream.taken_token - stream.acked_token < options_.ack_every) return;
+  stream.acked_token = stream.taken_token;
+  stream.acked_text = stream.taken_text;
+  (void)send_(wire::acks(builder_, {{uid, stream.taken_token, stream.taken_text}}));
+}
+
+void Session::end(Uid uid, Ending ending) {
+  events_.push_back({uid, std::move(ending)});
+  ++queued_endings_;
+  streams_.erase(uid);
+}
+
+void Session::end_all(Code code, const std::string& message) {
+  while (!streams_.empty()) {
+    Ending ending;
+    ending.code = code;
+    ending.message = message;
+    end(streams_.begin()->first, std::move(ending));
+  }
+}
+
+}  // namespace ringmaster::client

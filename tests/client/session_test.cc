@@ -1,0 +1,133 @@
+// The client's protocol logic on a clock that the test moves: what it does when messages are lost.
+#include "client/cpp/session.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+namespace ringmaster::client {
+namespace {
+
+const Uid kUid{1, 2};
+
+class SessionTest : public testing::Test {
+ protected:
+  SessionTest() {
+    Request request;
+    request.prompt = std::string("Hi");
+    EXPECT_TRUE(session.start(kUid, request, now).ok());
+    EXPECT_EQ(generates(), 1u);
+  }
+
+  // What was sent since the last call, by kind.
+  std::vector<std::unique_ptr<msg::RouterMessageT>> take_sent() { return std::exchange(sent, {}); }
+  size_t generates() {
+    size_t count = 0;
+    for (const auto& message : take_sent()) count += message->body.type == msg::RouterBody::Generate;
+    return count;
+  }
+  std::unique_ptr<msg::GenerateT> one_generate() {
+    std::unique_ptr<msg::GenerateT> found;
+    for (auto& message : take_sent()) {
+      if (auto* generate = message->body.AsGenerate()) {
+        EXPECT_EQ(found, nullptr) << "one Generate, not several";
+        found = std::make_unique<msg::GenerateT>(std::move(*generate));
+      }
+    }
+    return found;
+  }
+  void pass(Nanos time) {
+    for (const Nanos end = now + time; now < end;) {
+      now = std::min(end, now + 50 * kMillisecond);
+      pong();  // the router is there: silence is the stream's
+      session.keep_alive(now);
+    }
+  }
+  template <typename Body>
+  void hear(msg::ClientBody type, flatbuffers::Offset<Body> body) {
+    session.receive(msg::seal<msg::ClientMessage>(b, type, body.Union()), now);
+    b.Clear();
+  }
+  void pong() { hear(msg::ClientBody::Pong, msg::CreatePong(b, 1)); }
+  void accepted() {
+    const msg::Uid uid = msg::to_wire(kUid);
+    hear(msg::ClientBody::Accepted, msg::CreateAccepted(b, &uid, 1, 77));
+  }
+  void piece(uint32_t first, const std::vector<TokenId>& ids, uint64_t offset, const std::string& text) {
+    const msg::Uid uid = msg::to_wire(kUid);
+    const std::vector<flatbuffers::Offset<msg::Chunk>> chunks = {
+        msg::CreateChunk(b, &uid, 1, 0, first, b.CreateVector(ids), offset, b.CreateString(text))};
+    hear(msg::ClientBody::Stream, msg::CreateStream(b, b.CreateVector(chunks)));
+  }
+
+  Nanos now = 100 * kSecond;
+  flatbuffers::FlatBufferBuilder b;
+  std::vector<std::unique_ptr<msg::RouterMessageT>> sent;
+  Session session{{.ack_every = 2, .ask_again_after = kSecond}, [this](msg::Bytes bytes) -> Status {
+                    sent.emplace_back((*msg::open<msg::RouterMessage>(bytes))->UnPack());
+                    return ok_status();
+                  }};
+};
+
+TEST_F(SessionTest, ALostGenerateIsSentAgainUnderTheSameUid) {
+  pass(900 * kMillisecond);
+  EXPECT_EQ(generates(), 0u);
+  pass(200 * kMillisecond);
+  const auto again = one_generate();
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(msg::to_uid(*again->uid), kUid);
+  EXPECT_TRUE(again->received_ids.empty());
+}
+
+TEST_F(SessionTest, ALostAcknowledgementOrEndingIsCoveredByAskingAgainWithWhatCame) {
+  accepted();
+  piece(0, {5, 6, 7}, 0, "abc");
+  while (session.take_event()) {
+  }
+  take_sent();
+  pass(1100 * kMillisecond);
+  const auto again = one_generate();
+  ASSERT_NE(again, nullptr);
+  EXPECT_EQ(again->received_ids, (std::vector<TokenId>{5, 6, 7}));
+  EXPECT_EQ(again->received_text_offset, 3u);
+  EXPECT_EQ(again->sampling->seed.value(), 77u);
+}
+
+TEST_F(SessionTest, AsksAtGrowingIntervalsUntilAPieceComes) {
+  accepted();
+  take_sent();
+  pass(16 * kSecond);  // after 1, 2, 4 and 8 s more
+  EXPECT_EQ(generates(), 4u);
+  piece(0, {5}, 0, "a");
+  while (session.take_event()) {
+  }
+  pass(1100 * kMillisecond);
+  EXPECT_EQ(generates(), 1u);
+}
+
+TEST_F(SessionTest, PiecesWithoutAcceptedAreNotTakenUntilItWasToldAgain) {
+  piece(0, {5}, 0, "a");
+  EXPECT_FALSE(session.has_events());
+  ASSERT_NE(one_generate(), nullptr);
+  accepted();
+  piece(0, {5}, 0, "a");
+  EXPECT_TRUE(std::holds_alternative<Accepted>(session.take_event()->what));
+  EXPECT_EQ(std::get<Piece>(session.take_event()->what).ids, std::vector<TokenId>{5});
+}
+
+TEST_F(SessionTest, WhatTheCallerHasNotTakenIsNeitherAcknowledgedNorAskedFor) {
+  accepted();
+  piece(0, {5, 6, 7, 8}, 0, "abcd");
+  take_sent();
+  pass(5 * kSecond);
+  for (const auto& message : take_sent()) EXPECT_EQ(message->body.type, msg::RouterBody::Ping);
+  while (session.take_event()) {
+  }
+  const auto acked = take_sent();
+  ASSERT_EQ(acked.size(), 1u);
+  ASSERT_NE(acked[0]->body.AsAcks(), nullptr);
+  EXPECT_EQ(acked[0]->body.AsAcks()->acks[0]->next_token, 4u);
+}
+
+}  // namespace
+}  // namespace ringmaster::client
