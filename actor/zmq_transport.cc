@@ -8,6 +8,7 @@
 #include <utility>
 #include <zmq.hpp>
 
+#include "actor/turn_away.h"
 #include "shm/system_error.h"
 #include "shm/unix_socket.h"
 
@@ -255,6 +256,7 @@ Result<std::unique_ptr<ZmqTransport>> ZmqTransport::worker(const std::string& en
 
 Result<std::unique_ptr<ZmqTransport>> ZmqTransport::router(const std::vector<ZmqDoor>& doors,
                                                            const ZmqOptions& options) {
+  if (auto ok = keep_spare_descriptor(); !ok) return std::move(ok).error();
   auto transport = std::make_unique<ZmqTransportImpl>(true);
   for (const ZmqDoor& door : doors) {
     if (auto ok = transport->bind(door, options); !ok) return std::move(ok).error();
