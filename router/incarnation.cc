@@ -10,6 +10,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/unique_fd.h"
+
 namespace ringmaster::router {
 namespace {
 
@@ -39,8 +41,20 @@ Result<uint32_t> read_former(const std::string& path) {
   return value;
 }
 
-bool write_all(int fd, const std::string& text) {
-  return ::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()) && ::fsync(fd) == 0;
+Status write(const std::string& path, int flags, const std::string& text) {
+  const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | flags, 0600));
+  if (!fd) return failed("cannot open", path);
+  const bool written = ::pwrite(fd.get(), text.data(), text.size(), 0) == static_cast<ssize_t>(text.size());
+  if (!written || ::fsync(fd.get()) != 0) return failed("cannot write", path);
+  return ok_status();
+}
+
+// Aside and renamed: a crash leaves no file or the whole number.
+Status write_first(const std::string& path, const std::string& text) {
+  const std::string aside = path + ".new";
+  if (auto written = write(aside, O_CREAT | O_TRUNC, text); !written) return written;
+  if (std::rename(aside.c_str(), path.c_str()) != 0) return failed("cannot replace", path);
+  return ok_status();
 }
 
 }  // namespace
@@ -53,15 +67,12 @@ Result<uint32_t> next_incarnation(const std::string& state_dir) {
     return Error{Code::kResourceExhausted,
                  path + " has reached the last incarnation; take the cluster down, delete the file"};
   const uint32_t next = *former + 1;
-
-  // Written aside and renamed: a crash leaves the former number or the new one, never half of it.
-  const std::string aside = path + ".new";
-  const int fd = ::open(aside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return failed("cannot create", aside);
-  const bool written = write_all(fd, std::to_string(next) + "\n");
-  const bool closed = ::close(fd) == 0;
-  if (!written || !closed) return failed("cannot write", aside);
-  if (std::rename(aside.c_str(), path.c_str()) != 0) return failed("cannot replace", path);
+  // Later numbers go in the place of the former one, whose block is there: a router must come back although
+  // the disk is full. A kill cannot halve so short a write, and nothing is left over: numbers only get
+  // longer.
+  const std::string text = std::to_string(next) + "\n";
+  if (auto written = *former == 0 ? write_first(path, text) : write(path, 0, text); !written)
+    return written.error();
   return next;
 }
 

@@ -10,7 +10,8 @@
 
 namespace ringmaster::router {
 
-// Reads, increments and durably replaces the file; the first life is 1. A file that cannot be read as a
+// Reads, increments and durably writes the number; the first life is 1. Needs no room on the disk from the
+// second life on. A file that cannot be read as a
 // number is an error, never a restart from 1: that could repeat epochs of workers that still run.
 Result<uint32_t> next_incarnation(const std::string& state_dir);
 

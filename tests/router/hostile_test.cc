@@ -164,6 +164,23 @@ TEST_F(IncarnationTest, GrowsWithEachStart) {
   EXPECT_FALSE(std::filesystem::exists(dir_ + "/incarnation.new"));
 }
 
+// A new file would need room; the number is written where the former one is.
+TEST_F(IncarnationTest, AFullDiskDoesNotKeepARouterFromComingBack) {
+  for (const char* former : {"1\n", "9\n", "99\n", "4294967294\n"}) {
+    put(former);
+    struct stat before {
+    }, after{};
+    ASSERT_EQ(stat((dir_ + "/incarnation").c_str(), &before), 0);
+    const auto next = next_incarnation(dir_);
+    ASSERT_TRUE(next.ok()) << next.error().message;
+    EXPECT_EQ(*next, std::stoul(former) + 1);
+    ASSERT_EQ(stat((dir_ + "/incarnation").c_str(), &after), 0);
+    EXPECT_EQ(after.st_ino, before.st_ino);
+    std::ifstream file(dir_ + "/incarnation");
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), std::to_string(*next) + "\n");
+  }
+}
+
 TEST_F(IncarnationTest, NeverStartsAnewOnAFileItCannotRead) {
   for (const char* text :
        {"", "0\n", "-1\n", "seven\n", "7 8\n", "4294967296\n", "99999999999999999999999999999999999\n"}) {
