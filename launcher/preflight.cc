@@ -21,10 +21,10 @@ namespace {
 constexpr int kRouterStage = 0;
 constexpr int kWorkerStage = 1;
 
-// Running streams need all three kinds until they have ended; the tokenizer-workers know when that is, so
-// they go first.
-constexpr int kStopTokenizerWorkers = 0;
-constexpr int kStopRouter = 1;
+// The router first: it refuses what is new, says that it is not ready, and ends once nothing runs. Until then
+// the running streams need all three kinds.
+constexpr int kStopRouter = 0;
+constexpr int kStopTokenizerWorkers = 1;
 constexpr int kStopGpuWorkers = 2;
 
 // What is needed is rounded up, what is there down, so that a refusal never shows two equal numbers.

@@ -41,40 +41,47 @@ bool freed_within(const std::string& state_dir, Nanos limit) {
   return true;
 }
 
+struct Found {
+  pid_t pid = 0;
+  UniqueFd pidfd;
+};
+
 // The pidfd first, then the proof that it is the supervisor and not a later process with its number.
-Result<UniqueFd> open_supervisor(const SupervisorRecord& record) {
-  UniqueFd pidfd(open_pidfd(record.pid));
-  if (pidfd && process_start_ticks(record.pid) == record.start_ticks) return pidfd;
+Result<Found> find_supervisor(const std::string& state_dir) {
+  const Result<SupervisorRecord> record = read_record(state_dir);
+  if (!record.ok()) return record.error();
+  Found found{record->pid, UniqueFd(open_pidfd(record->pid))};
+  if (found.pidfd && process_start_ticks(found.pid) == record->start_ticks) return found;
   return Error{Code::kNotFound,
-               "the supervisor, process " + std::to_string(record.pid) + ", is not there any more"};
+               "the supervisor, process " + std::to_string(found.pid) + ", is not there any more"};
 }
 
 }  // namespace
 
 Status stop_cluster(const std::string& state_dir, const StopOptions& options) {
   if (!state_dir_is_locked(state_dir)) return Error{Code::kNotFound, "no cluster runs in " + state_dir};
-  const Result<SupervisorRecord> record = read_record(state_dir);
-  const Result<UniqueFd> supervisor = record.ok() ? open_supervisor(record.value()) : record.error();
-  if (!supervisor.ok()) {
-    // Locked, but nobody to ask: the janitor of a supervisor that died is at work, or one has just begun to
-    // start.
-    if (freed_within(state_dir, kAfterKill)) return ok_status();
-    return Error{Code::kUnavailable,
-                 supervisor.error().message + ", yet " + state_dir + "/lock is held; try again"};
+  // Locked, but nobody to ask: the janitor of a supervisor that died is at work, or a supervisor has just
+  // begun and will write its record in a moment.
+  Result<Found> supervisor = find_supervisor(state_dir);
+  for (const Nanos deadline = monotonic_now() + kAfterKill; !supervisor.ok();
+       supervisor = find_supervisor(state_dir)) {
+    if (!state_dir_is_locked(state_dir)) return ok_status();
+    if (monotonic_now() >= deadline)
+      return Error{Code::kUnavailable,
+                   supervisor.error().message + ", yet " + state_dir + "/lock is held; try again"};
+    usleep(5'000);
   }
-  const int fd = supervisor.value().get();
-  const auto send = [&](int signal) { return send_pidfd_signal(fd, signal) == 0 || errno == ESRCH; };
+  const UniqueFd& pidfd = supervisor->pidfd;
+  const std::string name = "process " + std::to_string(supervisor->pid);
+  const auto send = [&](int signal) { return send_pidfd_signal(pidfd.get(), signal) == 0 || errno == ESRCH; };
   if (!send(SIGTERM))
-    return Error{Code::kPermissionDenied, "process " + std::to_string(record.value().pid) +
-                                              " cannot be signalled: " + std::strerror(errno)};
+    return Error{Code::kPermissionDenied, name + " cannot be signalled: " + std::strerror(errno)};
   // Two signals sent at once would arrive as one: the second follows once the first has been acted upon.
   constexpr Nanos kTaken = 50 * kMillisecond;
-  bool ended = ended_within(supervisor.value(), options.now ? kTaken : options.drain + kBeyondDrain);
-  if (!ended && send(SIGTERM)) ended = ended_within(supervisor.value(), kAfterKill);
-  if (!ended && send(SIGKILL)) ended = ended_within(supervisor.value(), kAfterKill);
-  if (!ended)
-    return Error{Code::kDeadlineExceeded,
-                 "the supervisor, process " + std::to_string(record.value().pid) + ", does not end"};
+  bool ended = ended_within(pidfd, options.now ? kTaken : options.drain + kBeyondDrain);
+  if (!ended && send(SIGTERM)) ended = ended_within(pidfd, kAfterKill);
+  if (!ended && send(SIGKILL)) ended = ended_within(pidfd, kAfterKill);
+  if (!ended) return Error{Code::kDeadlineExceeded, "the supervisor, " + name + ", does not end"};
   if (freed_within(state_dir, kAfterKill)) return ok_status();
   return Error{Code::kDeadlineExceeded, "the supervisor ended, but " + state_dir + "/lock is still held"};
 }

@@ -36,8 +36,8 @@ TEST(Plan, NamesProgramsArgumentsAndStages) {
   EXPECT_THAT(children[1].cores, ElementsAre(1));
   EXPECT_EQ(children[3].nice, 3);
   EXPECT_LT(children[0].start_stage, children[1].start_stage);
-  EXPECT_LT(children[3].stop_stage, children[0].stop_stage);
-  EXPECT_LT(children[0].stop_stage, children[1].stop_stage);
+  EXPECT_LT(children[0].stop_stage, children[3].stop_stage);
+  EXPECT_LT(children[3].stop_stage, children[1].stop_stage);
 }
 
 TEST(Preflight, MissingProgramsAreNamed) {
