@@ -120,7 +120,9 @@ class Reader {
       if (distance < best) best = distance, nearest = candidate;
     };
     for (const ConfigKey& key : config_keys()) {
-      const size_t distance = edit_distance(name, key.name);
+      // The beginning of a key is nearer to it than any misspelling of another.
+      const size_t distance =
+          key.name.starts_with(name) && key.name != name ? 1 : edit_distance(name, key.name);
       if (key.section == section)
         offer(key.path(), distance);
       else if (distance == 0)

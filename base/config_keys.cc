@@ -112,7 +112,7 @@ std::vector<ConfigKey> make_keys() {
       {g, "block_tokens", CountField{at<kGpu, &G::block_tokens>, 1, 1024},
        "Tokens in a block of keys and values."},
       {g, "context_length", CountField{at<kGpu, &G::context_length>, 0, 1u << 24},
-       "Most tokens of prompt and output together; 0: the model's."},
+       "Most tokens of prompt and output together; 0: the model's. Never more than fit into kv_memory."},
       {g, "max_running", CountField{at<kGpu, &G::max_running>, 1, 4096}, "Sequences in a batch."},
       {g, "max_waiting", CountField{at<kGpu, &G::max_waiting>, 1, 1'000'000},
        "Sequences accepted but not running."},

@@ -59,8 +59,12 @@ void RingServer::attach(shm::GpuEnd& end) {
 
 void RingServer::lose(uint32_t slot) {
   if (!links_[slot]) return;
-  log::warning("slot {}: {} (pid {}) has died; {} records for it are dropped", slot,
-               links_[slot]->end->holder, links_[slot]->end->holder_pid, links_[slot]->pending.size());
+  const Link& link = *links_[slot];
+  log::info("slot {}: {} (pid {}) has ended; the slot is free again", slot, link.end->holder,
+            link.end->holder_pid);
+  if (!link.pending.empty())
+    log::warning("slot {}: {} records that {} had no room for are dropped", slot, link.pending.size(),
+                 link.end->holder);
   links_[slot].reset();
   handler_.on_lost(slot);
 }

@@ -178,8 +178,8 @@ void Router::on_register(std::string_view peer, const msg::Register& message, Na
   greet(worker);
   if (added->renewed) return;
   if (worker.usable()) {
-    log::info("{} registered (pid {}, device '{}', model '{}')", worker.name, worker.pid, worker.device,
-              worker.model_name);
+    log::info("{} registered (pid {}, model {}{}{})", worker.name, worker.pid, worker.model_name,
+              worker.is_gpu() ? ", device " : "", worker.device);
   } else {
     counters_.add(Counter::kWorkersRefused);
     log::error("{} is refused: {}", worker.name, worker.refusal);

@@ -32,8 +32,8 @@ struct TextModel {
   uint32_t context_length = 0;
 };
 
-// The same limit that the gpu-worker computes from the same file and configuration; the router refuses
-// workers that disagree.
+// The limit that the gpu-worker computes too, from the same file and configuration; it may know a lower one,
+// when its blocks hold less. The router goes by the least.
 Result<uint32_t> context_length(const Gguf& gguf, const GpuWorkerConfig& config) {
   auto architecture = gguf.text("general.architecture");
   if (!architecture) return std::move(architecture).error();

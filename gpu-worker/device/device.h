@@ -21,7 +21,7 @@ namespace ringmaster::gpu_worker {
 struct DeviceInfo {
   std::string kind;  // "fake", "cpu", "cuda"
   std::string variant;  // instruction set or chip: "avx512", "avx2", "generic"
-  std::string model;
+  std::string model;  // what the file calls itself
   uint64_t weights_hash = 0;
   uint32_t vocab_size = 0;
   uint32_t context_length = 0;

@@ -121,6 +121,8 @@ TEST(Config, UnknownKeysNameFileLineAndTheNearestKey) {
   EXPECT_THAT(refusal("tokeniser-worker:\n  count: 1\n"),
               HasSubstr("my.yaml:1: unknown key 'tokeniser-worker'; nearest "
                         "known key: 'tokenizer-worker'"));
+  EXPECT_THAT(refusal("router:\n  max_live: 5\n"),
+              HasSubstr("nearest known key: 'router.max_live_requests'"));
   EXPECT_THAT(refusal("kv_memory: 1GiB\n"), HasSubstr("nearest known key: 'gpu-worker.kv_memory'"));
   EXPECT_THAT(refusal("gpu-worker:\n  fakes: {}\n"), HasSubstr("nearest known key: 'gpu-worker.fake'"));
   EXPECT_THAT(refusal("gpu-worker: {fake: {steptime: 1ms}}"), HasSubstr("'gpu-worker.fake.step_time'"));
