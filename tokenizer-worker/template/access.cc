@@ -52,13 +52,20 @@ Value own_attribute(Sandbox& box, const Value& object, std::string_view name) {
       if (object.has(Value::kGroup) && name == "list") return object.items[1];
       [[fallthrough]];
     case Kind::kList:
-      if (const Builtin* method = find_list_method(name)) return bound(box, object, method);
+      if (const Builtin* method = find_list_method(name);
+          method != nullptr && (object.is(Kind::kList) || name != "copy"))
+        return bound(box, object, method);
       break;
     case Kind::kDict:
       if (const Builtin* method = find_dict_method(name)) return bound(box, object, method);
       break;
     case Kind::kNamespace:
       if (const Value* value = object.names->find(name)) return *value;
+      break;
+    case Kind::kRange:
+      if (name == "start") return int_value(object.range->start);
+      if (name == "stop") return int_value(object.range->stop);
+      if (name == "step") return int_value(object.range->step);
       break;
     case Kind::kCycler:
       if (name == "current") return object.cycler->items[object.cycler->at];
@@ -181,7 +188,6 @@ Value get_slice(Sandbox& box, const Value& object, const Value& start, const Val
     size = object.range->size;
   }
   int64_t from = 0, to = 0, by = 1;
-  const Value none = none_value();
   bool fits = object.is_string() || object.is_sequence() || object.is(Kind::kRange);
   if (!step.is_none()) {
     fits = fits && step.is_int();
@@ -189,8 +195,12 @@ Value get_slice(Sandbox& box, const Value& object, const Value& start, const Val
     // A step beyond the size takes one item whatever it is.
     if (fits) by = static_cast<int64_t>(std::clamp<Int>(to_int(step), -size - 1, size + 1));
   }
+  // Unlike a subscript, a slice that cannot be taken is an error: Jinja leaves it to Python.
+  if (!object.is_string() && !object.is_sequence() && !object.is(Kind::kRange))
+    return box.fail("'" + std::string(type_name(object)) + "' object is not subscriptable");
   if (!fits || !slice_bounds(start, stop, by, size, from, to))
-    return box.make_undefined(Undefined::kElement, object, none);
+    return box.fail("slice indices must be integers or None");
+
   if (object.is_string()) return slice_string(box, object, from, to, by);
   if (object.is(Kind::kRange)) return slice_range(box, *object.range, from, to, by);
   if (by == 1)

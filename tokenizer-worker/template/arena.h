@@ -1,8 +1,9 @@
 // Memory of one template or of one render: objects are placed one behind the other and all freed at once.
-// Values may refer to each other in circles and are copied as plain bits. One owner, one thread; a template's
-// arena is read by any thread once compiled. Only trivially destructible objects. Running over the limit is
-// noticed by over_limit(), not by a null pointer: small objects are always served, whoever asks for much asks
-// fits() first. SPDX-License-Identifier: Apache-2.0
+// Values may refer to each other in circles and are copied as plain bits. One owner, one thread; a
+// template's arena is read by any thread once compiled. Only trivially destructible objects. Running over
+// the limit is noticed by over_limit(), not by a null pointer: small objects are always served, whoever asks
+// for much asks fits() first.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -29,6 +29,7 @@ Value too_wide(Sandbox& box) {
 
 Value repeat(Sandbox& box, const Value& sequence, const Value& times) {
   const Int wanted = to_int(times);
+  if (times.is(Kind::kBig)) return box.fail("cannot fit 'int' into an index-sized integer");
   const size_t limit = sequence.is_string() ? kMaxTextBytes : kMaxRenderBytes / sizeof(Value);
   if (wanted > 0 && sequence.size > 0 && wanted > static_cast<Int>(limit / sequence.size))
     return box.fail("repeating makes more than " + std::to_string(limit) +

@@ -1,5 +1,6 @@
-// A compiled template as a tree: expressions and statements with their operators, filters and names resolved.
-// Lies in the template's arena, never changes, any thread may read it. SPDX-License-Identifier: Apache-2.0
+// A compiled template as a tree: expressions and statements with their operators, filters and names
+// resolved. Lies in the template's arena, never changes, any thread may read it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -232,6 +233,7 @@ struct WithStmt : Stmt {
 // A block or {% generation %}: names set inside stay inside.
 struct ScopeStmt : Stmt {
   Body body;
+  bool sees_outside;  // the names of the loop or macro around it; else only the template's own
 };
 
 }  // namespace ringmaster::tokenizer_worker::jinja

@@ -1,5 +1,6 @@
 // What map, sort, groupby... look at in each item: an attribute path ("function.name", "0.id"), or the item
-// itself. SPDX-License-Identifier: Apache-2.0
+// itself.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <span>

@@ -11,7 +11,7 @@ Value Evaluator::eval_call(const CallExpr& call_expr, const MacroStmt* caller) {
     const Value object = eval(*expr.object);
     const Builtin* method = nullptr;
     if (object.is_string()) method = expr.methods.of_string;
-    if (object.is_sequence() && !object.has(Value::kGroup)) method = expr.methods.of_list;
+    if (object.is(Kind::kList)) method = expr.methods.of_list;
     if (object.is(Kind::kDict)) method = expr.methods.of_dict;
     if (method != nullptr && caller == nullptr) {
       const Arguments arguments = eval_arguments(call_expr.arguments, nullptr);

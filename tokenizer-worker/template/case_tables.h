@@ -1,4 +1,5 @@
-// Case mappings to several characters and character classes that utf8proc does not know. Generated, constant.
+// Case mappings to several characters and character classes that utf8proc does not know. Generated,
+// constant.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,7 +1,7 @@
-// Renders a model's chat template (the Jinja language as Hugging Face templates use it) to spans of text that
-// say which bytes the template wrote and which came from the conversation, so that a user can never spell a
-// control token. Compiled once at load: what the evaluator cannot do is refused there by name. Immutable
-// then; any thread may render. Sandboxed: steps, depth, memory and output are bounded (limits.h).
+// Renders a model's chat template (the Jinja language as Hugging Face templates use it) to spans of text
+// that say which bytes the template wrote and which came from the conversation, so that a user can never
+// spell a control token. Compiled once at load: what the evaluator cannot do is refused there by name.
+// Immutable then; any thread may render. Sandboxed: steps, depth, memory and output are bounded (limits.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -31,13 +31,12 @@ struct RenderOptions {
 
 class ChatTemplate {
  public:
-  // `bos`, `eos`: text of the special tokens, visible to the template as bos_token, eos_token.
-  // kMalformed: no template. kUnsupported: names the tag, filter or test that this evaluator lacks.
-  // kTooLarge.
+  // `bos`, `eos`: text of the special tokens, visible to the template as bos_token, eos_token. kMalformed:
+  // no template. kUnsupported: names the tag, filter or test that this evaluator lacks. kTooLarge.
   static Result<ChatTemplate> compile(std::string_view source, std::string bos, std::string eos);
 
-  // `context` holds messages, add_generation_prompt and whatever else the template may see (tools, documents,
-  // ...); bos_token and eos_token in it are ignored. An error raised by the template itself is
+  // `context` holds messages, add_generation_prompt and whatever else the template may see (tools,
+  // documents, ...); bos_token and eos_token in it are ignored. An error raised by the template itself is
   // kInvalidArgument with the template's own message. Neighbouring spans differ in from_template; none is
   // empty.
   Result<std::vector<RenderedSpan>> render(const nlohmann::ordered_json& context,

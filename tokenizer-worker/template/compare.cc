@@ -41,6 +41,16 @@ bool equal_dicts(Sandbox& box, const Dict& a, const Dict& b, int depth) {
   return true;
 }
 
+// As the sets they are; values() are none.
+bool equal_views(Sandbox& box, const View& a, const View& b, int depth) {
+  if (a.which != b.which || a.which == View::kValues) return false;
+  const Dict &x = *a.dict.dict, &y = *b.dict.dict;
+  if (a.which == View::kItems) return equal_dicts(box, x, y, depth);
+  return x.entries.size() == y.entries.size() &&
+         std::all_of(x.entries.begin(), x.entries.end(),
+                     [&](const Entry& e) { return find_key(box, y, e.key) != nullptr; });
+}
+
 bool equal_at(Sandbox& box, const Value& a, const Value& b, int depth) {
   if (depth > kMaxValueDepth) return box.fail(kTooDeep), false;
   if (!box.step()) return false;
@@ -65,6 +75,8 @@ bool equal_at(Sandbox& box, const Value& a, const Value& b, int depth) {
       return a.range->size == b.range->size &&
              (a.range->size == 0 ||
               (a.range->start == b.range->start && (a.range->size == 1 || a.range->step == b.range->step)));
+    case Kind::kView:
+      return a.pointer == b.pointer || equal_views(box, *a.view, *b.view, depth);
     default:
       return a.pointer == b.pointer;
   }
@@ -173,7 +185,7 @@ bool key_text(Sandbox& box, const Value& key, std::string& text, int depth) {
     text += 't' + std::to_string(key.size) + ':';
     for (const Value& item : key.list())
       if (!key_text(box, item, text, depth + 1)) return false;
-  } else if (key.is(Kind::kList) || key.is(Kind::kDict)) {
+  } else if (key.is(Kind::kList) || key.is(Kind::kDict) || key.is(Kind::kView)) {
     box.fail("unhashable type: '" + std::string(type_name(key)) + "'");
     return false;
   } else if (key.is_none()) {

@@ -1,6 +1,7 @@
-// A request's JSON as template values. Strings are not copied: the JSON outlives the render. All of it counts
-// as conversation, but for the role of a message, which templates write between the halves of a control
-// token. SPDX-License-Identifier: Apache-2.0
+// A request's JSON as template values. Strings are not copied: the JSON outlives the render. All of it
+// counts as conversation, but for the role of a message, which templates write between the halves of a
+// control token.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <nlohmann/json.hpp>

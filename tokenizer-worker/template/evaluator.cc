@@ -77,7 +77,7 @@ Evaluator::Flow Evaluator::run_stmt(const Stmt& stmt) {
       run_with(static_cast<const WithStmt&>(stmt));
       break;
     case StmtKind::kScope:
-      return run_scoped(static_cast<const ScopeStmt&>(stmt).body);
+      return run_scoped(static_cast<const ScopeStmt&>(stmt));
     case StmtKind::kBreak:
       return Flow::kBreak;
     case StmtKind::kContinue:
@@ -110,10 +110,10 @@ void Evaluator::run_with(const WithStmt& stmt) {
   scope_ = outside;
 }
 
-Evaluator::Flow Evaluator::run_scoped(Body body) {
+Evaluator::Flow Evaluator::run_scoped(const ScopeStmt& stmt) {
   Scope* outside = scope_;
-  scope_ = box_.arena.make<Scope>(outside);
-  const Flow flow = run_body(body);
+  scope_ = box_.arena.make<Scope>(stmt.sees_outside ? outside : nullptr);
+  const Flow flow = run_body(stmt.body);
   scope_ = outside;
   return flow;
 }

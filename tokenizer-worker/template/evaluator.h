@@ -1,6 +1,7 @@
 // Runs a compiled template once: variables in scopes, control flow, macros, loops. The meaning of operators
 // and builtins lies in operators.h and builtins.h. One render, one thread; lives on the stack of
-// ChatTemplate::render. SPDX-License-Identifier: Apache-2.0
+// ChatTemplate::render.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <vector>
@@ -55,7 +56,7 @@ class Evaluator {
   Flow run_if(const IfStmt& stmt);
   void run_set_block(const SetBlockStmt& stmt);
   void run_with(const WithStmt& stmt);
-  Flow run_scoped(Body body);
+  Flow run_scoped(const ScopeStmt& stmt);
   void print(const Expr& expr);
   void emit(const Value& value);
   void assign(const Target& target, const Value& value);

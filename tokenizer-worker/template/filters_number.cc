@@ -14,6 +14,8 @@
 namespace ringmaster::tokenizer_worker::jinja {
 namespace {
 
+constexpr const char* kTooWide = "an integer has more than 127 bits, which this evaluator cannot hold";
+
 // As Python's float() reads it.
 bool parse_float(std::string_view text, double& value) {
   text = strip_space(text, true, true);
@@ -70,10 +72,25 @@ bool parse_int(std::string_view text, int base, Int& value) {
   return true;
 }
 
-bool float_to_int(double real, Int& value) {
-  if (!(std::fabs(real) < 1.7e38)) return false;
-  value = static_cast<Int>(real);
-  return true;
+// What is no number of any size gives the fallback; what only this evaluator cannot hold is an error.
+Value int_of_float(Sandbox& box, double real, const Value& fallback, uint8_t flags) {
+  if (!std::isfinite(real)) return fallback;
+  if (!(std::fabs(real) < 1.7e38)) return box.fail(kTooWide);
+  return make_int(box, static_cast<Int>(real), flags);
+}
+
+// To the nearest multiple of 10^digits, halves to the even one.
+Value round_int(Sandbox& box, const Value& number, int64_t digits) {
+  if (digits > 37) return int_value(0, number.flags);
+  Int scale = 1;
+  for (int64_t i = 0; i < digits; ++i) scale *= 10;
+  const Int value = to_int(number), rest = value % scale < 0 ? value % scale + scale : value % scale;
+  Int below = 0;
+  if (__builtin_sub_overflow(value, rest, &below)) return box.fail(kTooWide);
+  const bool up = rest > scale - rest || (rest == scale - rest && (below / scale) % 2 != 0);
+  Int rounded = below;
+  if (up && __builtin_add_overflow(below, scale, &rounded)) return box.fail(kTooWide);
+  return make_int(box, rounded, number.flags);
 }
 
 Value abs_filter(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
@@ -92,16 +109,16 @@ Value int_filter(Sandbox& box, const Value& self, const Slots& slots, const Argu
   Int value = 0;
   double real = 0;
   if (self.is_int()) return positive(box, self);
-  if (self.is(Kind::kFloat))
-    return float_to_int(self.real, value) ? make_int(box, value, self.flags) : fallback;
+  if (self.is_undefined()) return box.fail(undefined_message(self));
+  if (self.is(Kind::kFloat)) return int_of_float(box, self.real, fallback, self.flags);
   if (!self.is_string() || !box.step_bytes(self.size)) return fallback;
   if (parse_int(self.str(), static_cast<int>(base), value)) return make_int(box, value, self.flags);
-  if (parse_float(self.str(), real) && float_to_int(real, value)) return make_int(box, value, self.flags);
-  return fallback;
+  return parse_float(self.str(), real) ? int_of_float(box, real, fallback, self.flags) : fallback;
 }
 
 Value float_filter(Sandbox& box, const Value& self, const Slots& slots, const Arguments&) {
   const Value fallback = slots[0].missing() ? float_value(0) : slots[0];
+  if (self.is_undefined()) return box.fail(undefined_message(self));
   if (self.is_number()) return float_value(to_double(self), self.flags);
   double real = 0;
   if (!self.is_string() || !box.step_bytes(self.size) || !parse_float(self.str(), real)) return fallback;
@@ -124,13 +141,12 @@ Value round_filter(Sandbox& box, const Value& self, const Slots& slots, const Ar
                        self.flags);
   }
   if (self.is_int() && digits >= 0) return positive(box, self);
+  if (self.is_int()) return round_int(box, self, -digits);
   if (!std::isfinite(value) || digits > 320) return self;
   if (digits < 0) {
-    if (digits < -38) return self.is_int() ? int_value(0) : float_value(0);
+    if (digits < -308) return float_value(0, self.flags);
     const double scale = std::pow(10.0, static_cast<double>(-digits));
-    const double rounded = std::nearbyint(value / scale) * scale;
-    return self.is_int() ? make_int(box, static_cast<Int>(rounded), self.flags)
-                         : float_value(rounded, self.flags);
+    return float_value(std::nearbyint(value / scale) * scale, self.flags);
   }
   // The decimal text of a double is rounded half to even on its exact value, as Python's round is.
   char text[700];
@@ -152,13 +168,13 @@ Value filesizeformat(Sandbox& box, const Value& self, const Slots& slots, const 
   if (bytes < base)
     return derived(box, int_text(static_cast<Int>(bytes < -1e37 ? 0 : bytes)) + " Bytes", {self});
   static constexpr const char* kUnits[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"};
-  double unit = base;
+  double unit = base * base;
   size_t i = 0;
-  while (bytes >= unit * base && i + 1 < std::size(kUnits)) unit *= base, ++i;
+  while (bytes >= unit && i + 1 < std::size(kUnits)) unit *= base, ++i;
   std::string suffix = kUnits[i];
   if (binary_units) suffix = std::string(1, i == 0 ? 'K' : suffix[0]) + "iB";
   char text[400];
-  std::snprintf(text, sizeof text, "%.1f %s", bytes / unit, suffix.c_str());
+  std::snprintf(text, sizeof text, "%.1f %s", base * bytes / unit, suffix.c_str());
   return derived(box, text, {self});
 }
 

@@ -44,8 +44,8 @@ T* make_iterator(Sandbox& box) {
 
 Value map(Sandbox& box, const Value& self, const Slots&, const Arguments& all) {
   MapIterator* iterator = make_iterator<MapIterator>(box);
-  // Jinja looks at nothing when there is nothing.
-  if (truthy(self)) iterator->source = Cursor(box, self);
+  if (!truthy(self)) return iterator_value(iterator);  // nothing is looked at, as in Jinja
+  iterator->source = Cursor(box, self);
   if (all.positional.empty()) {
     Value attribute = kMissingValue;
     for (const Named& named : all.named) {
@@ -70,7 +70,8 @@ Value map(Sandbox& box, const Value& self, const Slots&, const Arguments& all) {
 
 Value select_items(Sandbox& box, const Value& self, const Arguments& all, bool wanted, bool by_attribute) {
   SelectIterator* iterator = make_iterator<SelectIterator>(box);
-  if (truthy(self)) iterator->source = Cursor(box, self);
+  if (!truthy(self)) return iterator_value(iterator);
+  iterator->source = Cursor(box, self);
   iterator->wanted = wanted;
   std::span<const Value> rest = all.positional;
   if (by_attribute) {

@@ -308,7 +308,8 @@ Value sort(Sandbox& box, const Value& self, const Slots& slots, const Arguments&
       keys.push_back(flag(slots[1]) ? key : ignore_case(box, key));
     }
     if (box.failed()) return {};
-    keyed.push_back({keys.size() == 1 ? keys[0] : box.make_list(keys), item});
+    // A list even of one, as in Jinja: equal keys are then never ordered, undefined ones included.
+    keyed.push_back({box.make_list(keys), item});
   }
   if (!sort_keyed(box, keyed, flag(slots[0]))) return {};
   for (size_t i = 0; i < items.size(); ++i) items[i] = keyed[i].item;

@@ -127,8 +127,13 @@ Value indent(Sandbox& box, const Value& self, const Slots& slots, const Argument
   return box.failed() ? Value{} : out.finish(box);
 }
 
+// Python's pprint sorts and breaks lines; where it would, this does not pretend to.
 Value pprint(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
-  return to_repr(box, self);
+  constexpr size_t kLine = 80;
+  const Value text = to_repr(box, self);
+  if (box.failed() || !(self.is_sequence() || self.is(Kind::kDict))) return text;
+  if (text.size < kLine && text.str().find('{') == std::string_view::npos) return text;
+  return box.fail("pprint of dicts and of what is longer than a line is not supported; use tojson(indent=2)");
 }
 
 Value replace_filter(Sandbox& box, const Value& self, const Slots& slots, const Arguments&) {
@@ -183,7 +188,6 @@ Value trim(Sandbox& box, const Value& self, const Slots& slots, const Arguments&
 
 Value truncate(Sandbox& box, const Value& self, const Slots& slots, const Arguments&) {
   int64_t length = 255, leeway = 5;
-  if (!text_argument(box, self, "truncate of a value that is no string: it")) return {};
   if (!int_argument(box, slots[0], 255, length)) return {};
   if (!int_argument(box, slots[3].is_none() ? kMissingValue : slots[3], 5, leeway)) return {};
   const bool words = slots[1].missing() || !truthy(slots[1]);
@@ -194,19 +198,26 @@ Value truncate(Sandbox& box, const Value& self, const Slots& slots, const Argume
     return box.fail("truncate: expected length >= the length of '" + std::string(end.str()) + "', got " +
                     std::to_string(length));
   if (leeway < 0) return box.fail("truncate: expected leeway >= 0, got " + std::to_string(leeway));
-  const int64_t size = static_cast<int64_t>(count_code_points(self.str()));
-  if (size - leeway <= length) return self;
+  const int64_t size =
+      self.is_string() ? static_cast<int64_t>(count_code_points(self.str())) : Cursor(box, self).remaining();
+  if (size - leeway <= length && size >= 0) return self;
+  if (!text_argument(box, self, "truncate of a value that is no string: it")) return {};
   size_t cut = byte_offset(self.str(), static_cast<size_t>(kept));
   if (const size_t blank = self.str().substr(0, cut).rfind(' '); words && blank != std::string_view::npos)
     cut = blank;
   return concat(box, std::vector<Value>{slice_bytes(box, self, 0, cut), end});
 }
 
-void append_quoted(std::string& out, std::string_view text, bool keep_slash) {
+// urllib's quote, or for forms its quote_plus.
+void append_quoted(std::string& out, std::string_view text, bool form) {
   constexpr std::string_view kKept = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-~";
   for (const char c : text) {
-    if (kKept.find(c) != std::string_view::npos || (c == '/' && keep_slash)) {
+    if (kKept.find(c) != std::string_view::npos || (c == '/' && !form)) {
       out.push_back(c);
+      continue;
+    }
+    if (c == ' ' && form) {
+      out.push_back('+');
       continue;
     }
     const unsigned char byte = static_cast<unsigned char>(c);
@@ -221,7 +232,7 @@ Value urlencode(Sandbox& box, const Value& self, const Slots&, const Arguments&)
   if (self.is_string() || !is_iterable(self)) {
     const Value string = to_string(box, self);
     if (box.failed() || !box.step_bytes(4 * size_t{string.size})) return {};
-    append_quoted(out, string.str(), true);
+    append_quoted(out, string.str(), false);
     return box.make_string(out, 0);
   }
   std::vector<Value> pairs;
@@ -240,7 +251,7 @@ Value urlencode(Sandbox& box, const Value& self, const Slots&, const Arguments&)
     if (box.failed() || !box.step_bytes(4 * size_t{string.size}) || out.size() > kMaxTextBytes)
       return box.room_for_text(out.size()), Value{};
     if (i > 0) out += i % 2 == 0 ? '&' : '=';
-    append_quoted(out, string.str(), false);
+    append_quoted(out, string.str(), true);
   }
   return box.make_string(out, 0);
 }

@@ -47,13 +47,17 @@ std::string float_digits(double value, char type, int precision, bool alternate)
   return text;
 }
 
-std::string int_digits(Int magnitude, char type) {
-  if (type == 'd' || type == '\0') return int_text(magnitude);
+// Of the magnitude.
+std::string int_digits(Int value, char type) {
+  if (type == 'd' || type == '\0') return int_text(value).substr(value < 0 ? 1 : 0);
+  // The smallest Int has no positive counterpart.
+  unsigned __int128 magnitude =
+      value < 0 ? -static_cast<unsigned __int128>(value) : static_cast<unsigned __int128>(value);
   const unsigned base = type == 'o' ? 8 : type == 'b' ? 2 : 16;
+  const std::string_view symbols = type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef";
   std::string digits;
   do {
-    digits.push_back(
-        (type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[static_cast<unsigned>(magnitude % base)]);
+    digits.push_back(symbols[static_cast<size_t>(magnitude % base)]);
     magnitude /= base;
   } while (magnitude != 0);
   std::reverse(digits.begin(), digits.end());
@@ -84,7 +88,7 @@ bool is_float_type(char type) {
 }
 
 std::string format_int(Int value, const Spec& spec) {
-  std::string digits = int_digits(value < 0 ? -value : value, spec.type);
+  std::string digits = int_digits(value, spec.type);
   if (spec.grouping) group_thousands(digits);
   const std::string prefix =
       !spec.alternate || spec.type == 'd' || spec.type == '\0' ? "" : std::string("0") + spec.type;
@@ -142,13 +146,17 @@ class PercentFormatter {
       if (percent < text.size()) conversion(text, at);
       if (out_.size() > kMaxTextBytes) box_.room_for_text(out_.size());
     }
-    if (!box_.failed() && used_ < items_.size() && !named_ && !values_.is(Kind::kDict) &&
-        !(values_.is(Kind::kList)))
+    if (!box_.failed() && used_ < items_.size() && !named_ && !has_items(values_))
       box_.fail("not all arguments converted during string formatting");
     return box_.failed() ? Value{} : out_.finish(box_);
   }
 
  private:
+  // What Python takes for a mapping, though it be none: nobody asks whether all of it was used.
+  static bool has_items(const Value& value) {
+    return value.is(Kind::kDict) || value.is(Kind::kList) || value.is(Kind::kRange) || value.is_undefined();
+  }
+
   Value next() {
     if (used_ < items_.size()) return items_[used_++];
     return box_.fail("not enough arguments for format string");
@@ -270,7 +278,7 @@ class PercentFormatter {
     }
     const Int number = value.is_int() ? to_int(value) : static_cast<Int>(value.real);
     if (!hexadecimal) spec.type = 'd';
-    std::string digits = int_digits(number < 0 ? -number : number, spec.type);
+    std::string digits = int_digits(number, spec.type);
     if (spec.precision > static_cast<int>(digits.size()))
       digits.insert(0, static_cast<size_t>(spec.precision) - digits.size(), '0');
     const std::string prefix = spec.alternate && hexadecimal ? std::string("0") + spec.type : "";
@@ -356,6 +364,10 @@ class BraceFormatter {
     const bool digits = name.find_first_not_of("0123456789") == std::string_view::npos;
     if (digits) {
       size_t index = automatic_;
+      if (used_ && numbered_ == name.empty())
+        return box_.fail("cannot switch between manual field specification and automatic field numbering");
+      used_ = true;
+      numbered_ = !name.empty();
       if (name.empty())
         ++automatic_;
       else
@@ -407,7 +419,8 @@ class BraceFormatter {
     if (at < text.size() && (text[at] == '+' || text[at] == '-' || text[at] == ' ')) spec.sign = text[at++];
     if (at < text.size() && text[at] == '#') spec.alternate = true, ++at;
     if (at < text.size() && text[at] == '0') {
-      if (spec.align == '\0') spec.align = '=', spec.fill = "0";
+      if (second == 0 || !is_align(second)) spec.fill = "0";
+      if (spec.align == '\0') spec.align = '=';
       ++at;
     }
     if (!read_number(text, at, spec.width)) return false;
@@ -458,6 +471,7 @@ class BraceFormatter {
   const Value format_;
   const Arguments& arguments_;
   size_t automatic_ = 0;
+  bool used_ = false, numbered_ = false;  // a positional field was, and spelled its number
   TextBuilder out_;
 };
 

@@ -124,8 +124,6 @@ class JsonWriter {
           i != std::string_view::npos) {
         out += '\\';
         out += kTo[i];
-      } else if (code == 0x7F) {
-        out += '\x7F';
       } else if (code >= 0x10000) {
         escape(0xD800 + ((code - 0x10000) >> 10));
         escape(0xDC00 + ((code - 0x10000) & 0x3FF));

@@ -1,6 +1,6 @@
 // Template source to tokens, by the rules of Jinja 3.1 with trim_blocks and lstrip_blocks on and
-// keep_trailing_newline off, as transformers sets them. Runs once, at load. SPDX-License-Identifier:
-// Apache-2.0
+// keep_trailing_newline off, as transformers sets them. Runs once, at load.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>

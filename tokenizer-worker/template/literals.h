@@ -19,8 +19,8 @@ struct NumberLiteral {
 // REQUIRES: begins with a digit. `after_dot`: l.0.1 is two subscripts, not a float.
 NumberLiteral number_literal(std::string_view source, bool after_dot);
 
-// Decimal, hexadecimal... digits (one underscore between two is fine) to a number; false if there is anything
-// else or it does not fit.
+// Decimal, hexadecimal... digits (one underscore between two is fine) to a number; false if there is
+// anything else or it does not fit.
 bool parse_digits(std::string_view digits, int base, Int& value);
 
 // Python's escapes; returns what is wrong, or nothing.

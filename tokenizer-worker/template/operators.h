@@ -1,5 +1,6 @@
 // What operators, subscripts, attributes and iteration mean, as Python and Jinja's sandbox define them.
-// Functions of values; they fail through the Sandbox. SPDX-License-Identifier: Apache-2.0
+// Functions of values; they fail through the Sandbox.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>

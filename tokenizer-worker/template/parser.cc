@@ -158,7 +158,8 @@ Stmt* Parser::parse_if() {
 
 Stmt* Parser::parse_for() {
   ForStmt* loop = make<ForStmt>(Stmt{StmtKind::kFor, take().line});
-  loop->target = parse_target(true, {"in"});
+  loop->target = parse_target({"in"});
+  if (loop->target.name == "loop") fail("cannot assign to the special loop variable");
   if (!skip_name("in")) fail("expected 'in', got " + describe(current()));
   loop->iterable = parse_tuple(false, {"recursive"});
   loop->filter = skip_name("if") ? parse_expression() : nullptr;
@@ -175,7 +176,7 @@ Stmt* Parser::parse_for() {
 
 Stmt* Parser::parse_set() {
   const uint32_t line = take().line;
-  const Target target = parse_target(true);
+  const Target target = parse_target();
   if (skip_op("=")) return make<SetStmt>(Stmt{StmtKind::kSet, line}, target, parse_tuple());
   Expr* filter = nullptr;
   while (skip_op("|")) filter = parse_filter(filter);
@@ -197,20 +198,20 @@ Target Parser::parse_single_target() {
   return target;
 }
 
-Target Parser::parse_target(bool with_tuple, Names ends) {
+Target Parser::parse_target(Names ends) {
   const Depth depth(depth_);
   if (!nest()) return {Target::kName};
   std::vector<Target> items;
   bool is_tuple = false;
   for (;;) {
-    if (with_tuple && at_tuple_end(ends)) break;
+    if (at_tuple_end(ends)) break;
     if (skip_op("(")) {
-      items.push_back(parse_target(true));
+      items.push_back(parse_target());
       expect_op(")");
     } else {
       items.push_back(parse_single_target());
     }
-    if (failed() || !with_tuple || !skip_op(",")) break;
+    if (failed() || !skip_op(",")) break;
     is_tuple = true;
   }
   if (items.empty()) fail("expected a name to assign to, got " + describe(current()));
@@ -291,7 +292,7 @@ Stmt* Parser::parse_with() {
   std::vector<Expr*> values;
   while (!at(TokenKind::kBlockEnd) && !failed()) {
     if (!targets.empty()) expect_op(",");
-    targets.push_back(parse_target(false));
+    targets.push_back(parse_target());
     expect_op("=");
     values.push_back(parse_expression());
   }
@@ -303,7 +304,10 @@ Stmt* Parser::parse_with() {
 Stmt* Parser::parse_named_block() {
   const uint32_t line = take().line;
   const std::string_view name = expect_name("a block's name");
-  skip_name("scoped");
+  for (const std::string_view other : blocks_)
+    if (other == name) fail("block '" + std::string(name) + "' defined twice");
+  blocks_.push_back(name);
+  const bool scoped = skip_name("scoped");
   if (skip_name("required"))
     fail("a required block needs template inheritance, which is not supported", Code::kUnsupported);
   const int outer_loops = loops_;
@@ -312,7 +316,7 @@ Stmt* Parser::parse_named_block() {
   loops_ = outer_loops;
   take();
   skip_name(name);
-  return make<ScopeStmt>(Stmt{StmtKind::kScope, line}, body);
+  return make<ScopeStmt>(Stmt{StmtKind::kScope, line}, body, scoped);
 }
 
 Stmt* Parser::parse_generation() {
@@ -322,7 +326,7 @@ Stmt* Parser::parse_generation() {
   const Body body = parse_block({"endgeneration"});
   loops_ = outer_loops;
   take();
-  return make<ScopeStmt>(Stmt{StmtKind::kScope, line}, body);
+  return make<ScopeStmt>(Stmt{StmtKind::kScope, line}, body, true);
 }
 
 Stmt* Parser::parse_print() {

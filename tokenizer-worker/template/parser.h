@@ -53,7 +53,7 @@ class Parser {
   Stmt* parse_print();
   Stmt* parse_loop_control();
   bool is_end_of(Names ends) const;
-  Target parse_target(bool with_tuple, Names ends = {});
+  Target parse_target(Names ends = {});
   Target parse_single_target();
   std::vector<Parameter> parse_signature();
   template <typename F>
@@ -101,6 +101,7 @@ class Parser {
   std::vector<Token> tokens_;
   size_t at_ = 0;
   int depth_ = 0;
+  std::vector<std::string_view> blocks_;
   int loops_ = 0;  // around the statement, in the same macro
   bool uses_varargs_ = false, uses_kwargs_ = false, uses_caller_ = false;  // of the macro being parsed
   Error error_{Code::kMalformed, ""};

@@ -1,5 +1,6 @@
 // A compiled template: its tree, the memory it lies in and its variable names by number. Immutable once
-// parsed. SPDX-License-Identifier: Apache-2.0
+// parsed.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string_view>

@@ -9,14 +9,18 @@ void Sandbox::out_of_budget() {
     fail("the chat template takes more than " + std::to_string(kMaxSteps) + " steps");
 }
 
-bool Sandbox::room_for_text(size_t bytes) {
+bool Sandbox::room_for_text_of(size_t bytes) {
   if (bytes > kMaxTextBytes) {
     fail("the chat template makes a text of " + std::to_string(bytes) + " bytes; allowed: at most " +
          std::to_string(kMaxTextBytes));
   } else if (!arena.fits(bytes)) {
     fail("the chat template needs more than " + std::to_string(kMaxRenderBytes) + " bytes of memory");
   }
-  return step_bytes(bytes);
+  return !failed_;
+}
+
+bool Sandbox::room_for_text(size_t bytes) {
+  return room_for_text_of(bytes) && step_bytes(bytes);
 }
 
 bool Sandbox::room_for_items(size_t count) {

@@ -1,7 +1,8 @@
 // What every operation of one render shares: its memory, its budget of steps and its first error. An
 // operation that fails says so here and returns an undefined value; evaluation unwinds by looking at
 // failed(), so nothing is thrown. Later errors are consequences of the first and dropped. One render, one
-// thread. SPDX-License-Identifier: Apache-2.0
+// thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <ctime>
@@ -45,6 +46,7 @@ class Sandbox {
   bool step_bytes(size_t bytes) { return step(1 + bytes / kBytesPerStep); }
   // Is there room for a text of this size? Fails with the limit if not.
   bool room_for_text(size_t bytes);
+  bool room_for_text_of(size_t bytes);  // the same, but not paid for yet
   bool room_for_items(size_t count);
 
   Value make_string(std::string_view text, uint8_t flags);  // copied into the arena

@@ -97,11 +97,10 @@ bool iterable(const Value& v) {
   return is_iterable(v);
 }
 
-Value is_filter(Sandbox&, const Value& self, const Slots&, const Arguments&) {
-  return bool_value(self.is_string() && find_filter(self.str()) != nullptr);
-}
-Value is_test(Sandbox&, const Value& self, const Slots&, const Arguments&) {
-  return bool_value(self.is_string() && find_test(self.str()) != nullptr);
+template <const Builtin* (*find)(std::string_view)>
+Value names_one(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
+  if (std::string text; !key_text(box, self, text)) return {};
+  return bool_value(self.is_string() && find(self.str()) != nullptr);
 }
 
 constexpr Builtin kTests[] = {
@@ -120,7 +119,7 @@ constexpr Builtin kTests[] = {
     {"escaped", of_value<is_escaped>, 0, {}},
     {"even", parity<0>, 0, {}},
     {"false", of_value<is_false>, 0, {}},
-    {"filter", is_filter, 0, {}},
+    {"filter", names_one<find_filter>, 0, {}},
     {"float", of_value<is_float>, 0, {}},
     {"ge", compared<Op::kGreaterEqual>, 1, {"other"}},
     {"greaterthan", compared<Op::kGreater>, 1, {"other"}},
@@ -140,7 +139,7 @@ constexpr Builtin kTests[] = {
     {"sameas", sameas, 1, {"other"}},
     {"sequence", of_value<is_sequence>, 0, {}},
     {"string", of_value<is_string>, 0, {}},
-    {"test", is_test, 0, {}},
+    {"test", names_one<find_test>, 0, {}},
     {"true", of_value<is_true>, 0, {}},
     {"undefined", of_value<is_undefined>, 0, {}},
     {"upper", has_case<true>, 0, {}},

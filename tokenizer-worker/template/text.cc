@@ -86,8 +86,10 @@ Value concat(Sandbox& box, std::span<const Value> strings) {
   }
   if (first == nullptr) return string_value({}, Value::kTemplate);
   if (size == first->size) return *first;
-  if (!box.room_for_text(size)) return {};
+  if (!box.room_for_text_of(size)) return {};
   char* bytes = box.arena.text_after(first->str(), size);
+  // Text that was extended where it stood was not copied.
+  if (!box.step_bytes(bytes == first->str().data() ? size - first->size : size)) return {};
   size_t at = first->size;
   for (const Value* string = first + 1; string != strings.data() + strings.size(); ++string) {
     if (string->size != 0) std::memcpy(bytes + at, string->str().data(), string->size);

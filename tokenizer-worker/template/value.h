@@ -1,6 +1,6 @@
 // The values of the template language: Python's, as far as templates can make them. A Value is 16 bytes,
-// copied as bits; what it points to lies in an Arena, in the compiled template or in the conversation, all of
-// which outlive it. Texts, lists and dicts never change once made (the sandbox is the immutable one);
+// copied as bits; what it points to lies in an Arena, in the compiled template or in the conversation, all
+// of which outlive it. Texts, lists and dicts never change once made (the sandbox is the immutable one);
 // namespaces, loops and iterators do. Not here: what operations mean (operators.h, text.h, builtins.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -62,8 +62,8 @@ struct Undefined;
 struct MixedText;
 
 struct Value {
-  // The template wrote it: literals, what is computed from literals alone, loop counters, the special tokens.
-  // Without the flag it counts as conversation.
+  // The template wrote it: literals, what is computed from literals alone, loop counters, the special
+  // tokens. Without the flag it counts as conversation.
   static constexpr uint8_t kTemplate = 1;
   static constexpr uint8_t kMixed = 2;   // a string of which parts come from each; then `mixed`
   static constexpr uint8_t kMarkup = 4;  // a string that is escaped already
