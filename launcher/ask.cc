@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "schemas/codec.h"
 
@@ -11,13 +12,14 @@ namespace {
 
 volatile sig_atomic_t interrupted = 0;
 
-// Ctrl-C during an answer cancels it instead of ending the command; the former handler comes back afterwards.
+// Ctrl-C during an answer cancels it instead of ending the command, twice stops waiting for the cancellation;
+// the former handler comes back afterwards.
 class CatchInterrupt {
  public:
   CatchInterrupt() {
     interrupted = 0;
     struct sigaction action {};
-    action.sa_handler = [](int) { interrupted = 1; };
+    action.sa_handler = [](int) { interrupted = interrupted + 1; };
     sigaction(SIGINT, &action, &former_);
   }
   ~CatchInterrupt() { sigaction(SIGINT, &former_, nullptr); }
@@ -76,7 +78,8 @@ std::shared_ptr<AskOptions> add_ask_options(CLI::App& command) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_flag("--ignore-eos", request.ignore_eos, "go on after the model's end tokens");
-  command.add_option("--priority", request.priority, "-128 to 127, higher runs first")->capture_default_str();
+  command.add_option("--priority", request.priority, "-128 to 127, higher runs first")
+      ->default_str("0");  // CLI11 would show the byte as a character
   command.add_option("--deadline-ms", request.deadline_ms, "end after this time; 0: none")
       ->capture_default_str();
   command.add_flag("--json", options->json, "print one JSON object when the answer is whole");
@@ -119,14 +122,19 @@ client::Answer ask(client::Client& client, client::Request request, const AskOpt
   while (true) {
     if (interrupted && !cancelled) {
       cancelled = true;
-      (void)client.cancel(*uid);  // a second Ctrl-C has no more to do: the ending is on its way
+      (void)client.cancel(*uid);  // the answer is the ending
+    }
+    if (interrupted > 1) {
+      fail(exit,
+           "interrupted before the cluster had confirmed the cancelling; it gives the request up by itself");
+      return answer;
     }
     const auto event = client.next(monotonic_now() + 100 * kMillisecond);
     if (!event) {
       fail(exit, event.error());
       return answer;
     }
-    if (!event->has_value()) continue;
+    if (!event->has_value() || (*event)->uid != *uid) continue;
     if (const auto* accepted = std::get_if<client::Accepted>(&(*event)->what)) {
       answer.accepted = *accepted;
     } else if (const auto* piece = std::get_if<client::Piece>(&(*event)->what)) {
@@ -139,15 +147,21 @@ client::Answer ask(client::Client& client, client::Request request, const AskOpt
       break;
     }
   }
-  if (!options.json) std::printf("\n");
+  if (!options.json && (answer.ending.code == Code::kOk || !answer.ids.empty())) std::printf("\n");
   std::fflush(stdout);
-  if (answer.ending.code != Code::kOk)
-    fail(exit, std::string(name(answer.ending.code)) +
-                   (answer.ending.message.empty() ? "" : ": " + answer.ending.message));
+  if (cancelled && answer.ending.reason == client::FinishReason::kCancelled)
+    fail(exit, "interrupted");
+  else if (answer.ending.code != Code::kOk)
+    fail_request(exit, {answer.ending.code, answer.ending.message});
   return answer;
 }
 
-nlohmann::ordered_json to_json(const client::Answer& answer) {
+void fail_request(Exit& exit, const Error& error) {
+  fail(exit, std::string(name(error.code)) + (error.message.empty() ? "" : ": " + error.message),
+       exit_code(error.code));
+}
+
+std::string to_json(const client::Answer& answer) {
   const auto ms = [](Nanos time) { return static_cast<double>(time) / kMillisecond; };
   const client::Ending& end = answer.ending;
   nlohmann::ordered_json out;
@@ -174,7 +188,7 @@ nlohmann::ordered_json to_json(const client::Answer& answer) {
       list.push_back({{"logprob", entry.chosen}, {"top", top}});
     }
   }
-  return out;
+  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 Result<std::string> text_argument(const std::string& argument) {
@@ -185,6 +199,9 @@ Result<std::string> text_argument(const std::string& argument) {
   while (text.size() <= msg::kMaxPromptBytes && (got = std::fread(buffer, 1, sizeof buffer, stdin)) > 0)
     text.append(buffer, got);
   if (std::ferror(stdin)) return Error{Code::kInvalidArgument, "cannot read standard input"};
+  if (text.size() > msg::kMaxPromptBytes)
+    return Error{Code::kTooLarge, "standard input holds more than the " +
+                                      std::to_string(msg::kMaxPromptBytes) + " bytes that a prompt may have"};
   return text;
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "client/cpp/ringmaster.h"
@@ -35,13 +34,16 @@ std::optional<client::Client> connect(const ClusterChoice& choice, Exit& exit);
 
 // Runs the request. Text (or ids) goes to stdout as it comes, unless the options ask for JSON. Ctrl-C cancels
 // the request. Sets the exit when the request was refused or failed; the answer so far is returned all the
-// same.
+// same. A second Ctrl-C leaves without waiting for the cancelling.
 client::Answer ask(client::Client& client, client::Request request, const AskOptions& options, Exit& exit);
 
-nlohmann::ordered_json to_json(const client::Answer& answer);
+// One line.
+std::string to_json(const client::Answer& answer);
 
-// "-" means standard input. Reads at most the largest prompt a cluster takes, and a byte more so that it says
-// so.
+// What `error` of the cluster says, its code first.
+void fail_request(Exit& exit, const Error& error);
+
+// "-" means standard input, up to the largest prompt that a cluster takes.
 Result<std::string> text_argument(const std::string& argument);
 
 }  // namespace ringmaster::launcher

@@ -13,9 +13,7 @@ void turn(client::Client& client, const AskOptions& options, std::vector<client:
           std::string question, Exit& exit) {
   conversation.push_back({"user", std::move(question)});
   const client::Answer answer = ask(client, options.with(conversation), options, exit);
-  if (options.json)
-    std::printf("%s\n",
-                to_json(answer).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+  if (options.json) std::printf("%s\n", to_json(answer).c_str());
   if (answer.ending.code == Code::kOk || !answer.text.empty())
     conversation.push_back({"assistant", answer.text});
   else
@@ -50,16 +48,17 @@ void add_chat(CLI::App& app, Exit& exit) {
   const auto system = std::make_shared<std::string>();
   const auto question = std::make_shared<std::string>();
   command->add_option("--system", *system, "system message at the beginning")->type_name("TEXT");
-  command
-      ->add_option("question", *question,
-                   "ask this alone and leave; without it lines come from standard input")
-      ->type_name("QUESTION");
+  const CLI::Option* asked =
+      command
+          ->add_option("question", *question,
+                       "ask this alone and leave; without it lines come from standard input")
+          ->type_name("QUESTION");
   command->callback([=, &exit] {
     auto client = connect(*choice, exit);
     if (!client) return;
     std::vector<client::ChatMessage> conversation;
     if (!system->empty()) conversation.push_back({"system", *system});
-    if (question->empty())
+    if (asked->count() == 0)
       converse(*client, *options, std::move(conversation), exit);
     else
       turn(*client, *options, conversation, *question, exit);

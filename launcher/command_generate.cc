@@ -18,9 +18,7 @@ void add_generate(CLI::App& app, Exit& exit) {
     auto client = connect(*choice, exit);
     if (!client) return;
     const client::Answer answer = ask(*client, options->with(std::move(text).value()), *options, exit);
-    if (options->json)
-      std::printf("%s\n",
-                  to_json(answer).dump(2, ' ', false, nlohmann::json::error_handler_t::replace).c_str());
+    if (options->json) std::printf("%s\n", to_json(answer).c_str());
   });
 }
 

@@ -1,4 +1,5 @@
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "launcher/ask.h"
 
@@ -19,7 +20,7 @@ void add_tokenize(CLI::App& app, Exit& exit) {
     client::Request request;
     request.prompt = std::move(input).value();
     const auto ids = client->tokenize(request, 30 * kSecond);
-    if (!ids) return fail(exit, ids.error());
+    if (!ids) return fail_request(exit, ids.error());
     if (*json) {
       std::printf("%s\n", nlohmann::json(*ids).dump().c_str());
       return;

@@ -11,8 +11,20 @@ void fail(Exit& exit, const std::string& message, ExitCode code) {
 }
 
 void fail(Exit& exit, const Error& error) {
-  const bool usage = error.code == Code::kInvalidArgument || error.code == Code::kMalformed;
-  fail(exit, error.message, usage ? ExitCode::kUsage : ExitCode::kFailed);
+  fail(exit, error.message, exit_code(error.code));
+}
+
+ExitCode exit_code(Code code) {
+  switch (code) {
+    case Code::kInvalidArgument:
+    case Code::kInvalidUtf8:
+    case Code::kContextLengthExceeded:
+    case Code::kTooLarge:
+    case Code::kMalformed:
+      return ExitCode::kUsage;
+    default:
+      return ExitCode::kFailed;
+  }
 }
 
 std::shared_ptr<ClusterChoice> add_cluster_options(CLI::App& command) {
@@ -26,7 +38,13 @@ std::shared_ptr<ClusterChoice> add_cluster_options(CLI::App& command) {
 }
 
 Result<ClusterConfig> chosen_config(const ClusterChoice& choice) {
-  if (!choice.file.empty()) return load_cluster_yaml(choice.file);
+  if (!choice.file.empty()) {
+    Result<ClusterConfig> config = load_cluster_yaml(choice.file);
+    // A file that is not there is a wrong argument, not a cluster that was never started.
+    if (!config.ok() && config.error().code == Code::kNotFound)
+      return Error{Code::kInvalidArgument, config.error().message};
+    return config;
+  }
   return default_cluster(choice.name.empty() ? ClusterConfig{}.name : choice.name);
 }
 

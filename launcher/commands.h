@@ -38,6 +38,8 @@ void add_tokenize(CLI::App& app, Exit& exit);
 // Prints "ringmaster: MESSAGE" to stderr and sets the exit.
 void fail(Exit& exit, const std::string& message, ExitCode code = ExitCode::kFailed);
 void fail(Exit& exit, const Error& error);
+// kUsage for the codes that say that what was asked is wrong, kFailed for all others.
+ExitCode exit_code(Code code);
 
 // How every command is told its cluster: -c FILE, or --name NAME of one that was started with the built-in
 // default.

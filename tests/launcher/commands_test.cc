@@ -67,10 +67,22 @@ class CommandsTest : public ::testing::Test {
 
 TEST_F(CommandsTest, WrongArgumentsAreUsageErrors) {
   EXPECT_EQ(run("").code, 2);
-  EXPECT_EQ(run("upp").code, 2);
-  EXPECT_EQ(run("up --detahc").code, 2);
+  const Outcome command = run("upp");
+  EXPECT_EQ(command.code, 2);
+  EXPECT_EQ(command.err, "ringmaster: unknown command 'upp'; see `ringmaster --help`\n");
+  const Outcome option = run("up --detahc");
+  EXPECT_EQ(option.code, 2);
+  EXPECT_THAT(option.err,
+              ::testing::AllOf(HasSubstr("--detahc"), HasSubstr("; see `ringmaster up --help`\n")));
   EXPECT_EQ(run("status -c x --name y").code, 2);
+  for (const char* words : {"up -c nofile.yaml", "status -c nofile.yaml", "generate -c nofile.yaml -p hi"}) {
+    const Outcome file = run(words);
+    EXPECT_EQ(file.code, 2) << words;
+    EXPECT_EQ(file.err, "ringmaster: nofile.yaml: cannot be opened: No such file or directory\n");
+  }
   EXPECT_EQ(run("--help").code, 0);
+  EXPECT_THAT(run("generate --help").out, HasSubstr("--priority INT=0 "));
+  EXPECT_THAT(run("--version").out, ::testing::MatchesRegex("ringmaster [0-9.]+\n"));
   const Outcome name = run("up --name a/b");
   EXPECT_EQ(name.code, 2);
   EXPECT_THAT(name.err, HasSubstr("the name is 'a/b'; allowed: up to 64 letters"));
