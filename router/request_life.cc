@@ -128,9 +128,10 @@ void RequestLife::resume(Request& r, std::string_view route, const msg::Generate
   table_.attach(r, route, now);
   r.orphan_since = 0;
   r.lost_pieces = false;
-  // What was acknowledged may have been freed: a client that says it has less is told so by next_token.
-  const uint32_t next_token = std::max(received, r.acked_tokens);
-  const uint64_t text_offset = std::max(request.received_text_offset(), r.acked_text);
+  // What was acknowledged may have been freed: a client that says it has less is told so by next_token. What
+  // it says it has is acknowledged by that, since the worker frees it on Resend.
+  const uint32_t next_token = r.acked_tokens = std::max(received, r.acked_tokens);
+  const uint64_t text_offset = r.acked_text = std::max(request.received_text_offset(), r.acked_text);
   replies_.accepted(r, true, next_token);
   if (r.state() == State::kRunning || r.state() == State::kEnding)
     replies_.resend(r, next_token, text_offset);

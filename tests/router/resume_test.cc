@@ -58,6 +58,13 @@ TEST_F(ResumeTest, ADuplicateOfTheFirstGenerateStartsNothing) {
   EXPECT_EQ(router->table().live(), 1u);
 }
 
+TEST_F(ResumeTest, WhatAResumeSaysIsAnAcknowledgement) {
+  client("c1", again(1, {7, 8}, 2));
+  at_tok();
+  client("c1", text_request(1));  // a duplicate of the first Generate, late: the worker has freed up to 2
+  EXPECT_THAT(at_tok(), ElementsAre("Resend 1:1 to c1 from 2/2"));
+}
+
 TEST_F(ResumeTest, AnotherTenantMayNotResume) {
   auto g = again(1, {7}, 1);
   g.tenant = "other";
