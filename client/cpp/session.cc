@@ -11,7 +11,10 @@ constexpr Nanos kAskAgainInterval = 200 * kMillisecond;
 // A slow consumer that takes fewer than ack_every tokens still acknowledges this often, so that the lease and
 // the credit move.
 constexpr Nanos kAckInterval = kSecond;
+// Endings that came before their tokens. An ending that claims a whole stream is worth several questions; one
+// that says that it failed may have lost them for good.
 constexpr int kMostGaps = 5;
+constexpr int kMostGapsAfterFailure = 1;
 // A stream that stays silent is asked for at growing intervals: it may wait in a long queue, and asking
 // carries its whole prompt.
 constexpr int kMostDoublings = 4;
@@ -134,15 +137,17 @@ void Session::on_done(const msg::Done& done, Nanos now) {
   if (stream.next_token() < out.usage.output_tokens) {
     // The ending overtook or replaced pieces that were lost; the cluster keeps them until they are
     // acknowledged.
-    stream.heard_at = now;
-    if (++stream.gaps <= kMostGaps) {
-      stream.asked_again_at = 0;
+    const bool whole = out.reason == FinishReason::kStop || out.reason == FinishReason::kLength;
+    if (++stream.gaps <= (whole ? kMostGaps : kMostGapsAfterFailure)) {
+      stream.heard_at = now;
       return resume(uid, stream, now);
     }
-    out.reason = FinishReason::kError;
-    out.code = Code::kInternal;
-    out.message = "stream ended after " + std::to_string(out.usage.output_tokens) + " tokens, but only " +
-                  std::to_string(stream.next_token()) + " arrived and the rest could not be had again";
+    if (whole) {
+      out.reason = FinishReason::kError;
+      out.code = Code::kInternal;
+      out.message = "stream ended after " + std::to_string(out.usage.output_tokens) + " tokens, but only " +
+                    std::to_string(stream.next_token()) + " arrived and the rest could not be had again";
+    }
   }
   (void)send_(wire::acks(builder_, {{uid, stream.next_token(), stream.text_offset}}));
   end(uid, std::move(out));
@@ -158,9 +163,11 @@ Nanos Session::keep_alive(Nanos now) {
     (void)send_(wire::ping(builder_));
   }
   for (auto& [uid, stream] : streams_) {
-    if (ask_again_at(stream) > now) continue;
-    stream.silent_asks = std::min(stream.silent_asks + 1, kMostDoublings);
-    stream.heard_at = now;  // the wait begins anew
+    if (next_ask(stream) > now) continue;
+    if (stream.ask_at > now) {
+      stream.silent_asks = std::min(stream.silent_asks + 1, kMostDoublings);
+      stream.heard_at = now;  // the wait begins anew
+    }
     resume(uid, stream, now);
   }
   if (now - heard_at_ >= options_.silence_limit)
@@ -169,18 +176,23 @@ Nanos Session::keep_alive(Nanos now) {
   if (streams_.empty()) return kNever;
   Nanos next = std::min(
       {acked_at_ + kAckInterval, pinged_at_ + options_.ping_interval, heard_at_ + options_.silence_limit});
-  for (const auto& [uid, stream] : streams_) next = std::min(next, ask_again_at(stream));
+  for (const auto& [uid, stream] : streams_) next = std::min(next, next_ask(stream));
   return next;
 }
 
-// A stream whose pieces wait for the caller has nothing to ask for: it stands still at its credit.
-Nanos Session::ask_again_at(const StreamState& stream) const {
-  if (stream.has_untaken()) return kNever;
-  return stream.heard_at + (options_.ask_again_after << stream.silent_asks);
+// A stream whose pieces wait for the caller is not silent: it stands still at its credit.
+Nanos Session::next_ask(const StreamState& stream) const {
+  const Nanos silent = stream.heard_at + (options_.ask_again_after << stream.silent_asks);
+  return stream.has_untaken() ? stream.ask_at : std::min(stream.ask_at, silent);
 }
 
+// Now, or as soon as it is allowed again.
 void Session::resume(Uid uid, StreamState& stream, Nanos now) {
-  if (now - stream.asked_again_at < kAskAgainInterval) return;
+  if (now < stream.asked_again_at + kAskAgainInterval) {
+    stream.ask_at = stream.asked_again_at + kAskAgainInterval;
+    return;
+  }
+  stream.ask_at = kNever;
   stream.asked_again_at = now;
   (void)send_(wire::generate(builder_, uid, stream.request, stream.ids, stream.text_offset));
 }
@@ -194,7 +206,7 @@ void Session::acknowledge(Nanos now) {
     stream.acked_text = stream.taken_text;
   }
   acked_at_ = now;
-  if (!pending.empty()) (void)send_(wire::acks(builder_, pending));  // a lost one: see ask_again_at()
+  if (!pending.empty()) (void)send_(wire::acks(builder_, pending));  // a lost one: see next_ask()
 }
 
 // ---- events ----

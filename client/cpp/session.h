@@ -62,7 +62,7 @@ class Session {
   void on_tokenize_reply(const msg::TokenizeReply& reply);
 
   void resume(Uid uid, StreamState& stream, Nanos now);
-  Nanos ask_again_at(const StreamState& stream) const;
+  Nanos next_ask(const StreamState& stream) const;
   void acknowledge(Nanos now);
   void handed_out(Uid uid, const Piece& piece);
   void end(Uid uid, Ending ending);

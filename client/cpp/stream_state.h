@@ -22,8 +22,9 @@ struct StreamState {
   uint64_t acked_text = 0;
   Nanos heard_at = 0;  // of this stream
   Nanos asked_again_at = 0;
-  int silent_asks = 0;  // since the last piece
-  int gaps = 0;         // endings that came before their tokens
+  Nanos ask_at = kNever;  // to be asked for again then
+  int silent_asks = 0;    // since the last piece
+  int gaps = 0;           // endings that came before their tokens
 
   uint32_t next_token() const { return static_cast<uint32_t>(ids.size()); }
   bool has_untaken() const { return taken_token < ids.size() || taken_text < text_offset; }

@@ -60,6 +60,13 @@ class SessionTest : public testing::Test {
     hear(msg::ClientBody::Stream, msg::CreateStream(b, b.CreateVector(chunks)));
   }
 
+  void done(msg::FinishReason reason, msg::Code code, uint32_t output_tokens) {
+    const msg::Uid uid = msg::to_wire(kUid);
+    const std::vector<flatbuffers::Offset<msg::Done>> ends = {
+        msg::CreateDone(b, &uid, 1, reason, code, 0, 0, msg::CreateUsage(b, 1, 0, output_tokens))};
+    hear(msg::ClientBody::Stream, msg::CreateStream(b, 0, b.CreateVector(ends)));
+  }
+
   Nanos now = 100 * kSecond;
   flatbuffers::FlatBufferBuilder b;
   std::vector<std::unique_ptr<msg::RouterMessageT>> sent;
@@ -113,6 +120,30 @@ TEST_F(SessionTest, PiecesWithoutAcceptedAreNotTakenUntilItWasToldAgain) {
   piece(0, {5}, 0, "a");
   EXPECT_TRUE(std::holds_alternative<Accepted>(session.take_event()->what));
   EXPECT_EQ(std::get<Piece>(session.take_event()->what).ids, std::vector<TokenId>{5});
+}
+
+TEST_F(SessionTest, AFailureWhoseTokensAreGoneIsReportedAsItIs) {
+  accepted();
+  done(msg::FinishReason::error, msg::Code::worker_lost, 6);
+  EXPECT_EQ(generates(), 1u);  // perhaps they can still be had
+  done(msg::FinishReason::error, msg::Code::worker_lost, 6);
+  EXPECT_EQ(generates(), 0u);
+  session.take_event();
+  const Ending ending = std::get<Ending>(session.take_event()->what);
+  EXPECT_EQ(ending.code, Code::kWorkerLost);
+}
+
+TEST_F(SessionTest, AGapSoonAfterAnotherIsAskedForWhenItIsAllowed) {
+  accepted();
+  take_sent();
+  piece(1, {6}, 1, "b");
+  EXPECT_EQ(generates(), 1u);
+  piece(2, {7}, 2, "c");
+  EXPECT_EQ(generates(), 0u);  // docs/protocol.md: not more often than every 200 ms
+  pass(250 * kMillisecond);
+  EXPECT_EQ(generates(), 1u);
+  pass(500 * kMillisecond);
+  EXPECT_EQ(generates(), 0u);
 }
 
 TEST_F(SessionTest, WhatTheCallerHasNotTakenIsNeitherAcknowledgedNorAskedFor) {
