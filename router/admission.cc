@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "router/utf8.h"
+#include "base/utf8.h"
 
 namespace ringmaster::router {
 namespace {
@@ -15,13 +15,6 @@ Error invalid(std::string message) {
 Error too_large(const std::string& what, size_t value, const std::string& unit, size_t limit) {
   return {Code::kTooLarge, what + " has " + std::to_string(value) + " " + unit + "; allowed: at most " +
                                std::to_string(limit)};
-}
-
-Status check_utf8(const std::string& what, std::string_view text) {
-  const size_t valid = valid_utf8_prefix(text);
-  if (valid == text.size()) return ok_status();
-  return Error{Code::kInvalidUtf8,
-               what + " is not UTF-8: byte " + std::to_string(valid) + " starts no valid character"};
 }
 
 // A name that appears in logs and metrics: no control characters, so that it cannot forge lines or headers.
@@ -37,7 +30,6 @@ Status check_label(const std::string& what, std::string_view text, size_t max_by
 
 Status check_text(const msg::TextPrompt& prompt) {
   const std::string_view text = prompt.text()->string_view();
-  if (text.empty()) return invalid("prompt is empty; it must hold at least one character");
   if (text.size() > msg::kMaxPromptBytes)
     return too_large("prompt", text.size(), "bytes", msg::kMaxPromptBytes);
   return check_utf8("prompt", text);
@@ -66,7 +58,6 @@ Status check_chat(const msg::ChatPrompt& prompt) {
 Status check_ids(const msg::IdsPrompt& prompt) {
   constexpr size_t kMaxIds = msg::kMaxPromptBytes / sizeof(TokenId);
   const size_t count = prompt.ids()->size();
-  if (count == 0) return invalid("prompt ids are empty; at least one is needed");
   if (count > kMaxIds) return too_large("prompt", count, "ids", kMaxIds);
   return ok_status();
 }

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "router/utf8.h"
+#include "base/utf8.h"
 
 namespace ringmaster::router {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tokenizer-worker/utf8_check.h"
+#include "tokenizer-worker/text/utf8.h"
 
 namespace ringmaster::tokenizer_worker {
 

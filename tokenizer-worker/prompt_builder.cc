@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tokenizer-worker/utf8_check.h"
+#include "base/utf8.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {
@@ -30,9 +30,9 @@ Result<nlohmann::ordered_json> chat_context(const msg::ChatPrompt& prompt) {
     const std::string field = "messages[" + std::to_string(i) + "]";
     bytes += message->role()->size() + message->content()->size();
     if (auto ok = check_size(bytes); !ok) return std::move(ok).error();
-    if (auto ok = check_utf8(message->role()->string_view(), field + ".role"); !ok)
+    if (auto ok = check_utf8(field + ".role", message->role()->string_view()); !ok)
       return std::move(ok).error();
-    if (auto ok = check_utf8(message->content()->string_view(), field + ".content"); !ok)
+    if (auto ok = check_utf8(field + ".content", message->content()->string_view()); !ok)
       return std::move(ok).error();
     messages.push_back({{"role", message->role()->str()}, {"content", message->content()->str()}});
   }
@@ -73,7 +73,7 @@ Result<std::vector<TokenId>> PromptBuilder::build(PromptView prompt,
 Result<std::vector<TokenId>> PromptBuilder::build_text(const msg::TextPrompt& prompt) const {
   const std::string_view text = prompt.text()->string_view();
   if (auto ok = check_size(text.size()); !ok) return std::move(ok).error();
-  if (auto ok = check_utf8(text, "prompt"); !ok) return std::move(ok).error();
+  if (auto ok = check_utf8("prompt", text); !ok) return std::move(ok).error();
   std::vector<TokenId> ids;
   add_bos(ids);
   tokenizer_.encode(text, /*control=*/false, ids);
@@ -145,11 +145,12 @@ void PromptBuilder::add_bos(std::vector<TokenId>& ids) const {
 
 Result<FittedPrompt> fit_prompt(std::vector<TokenId> ids, const RequestParams& params,
                                 uint32_t context_length, const Tokenizer& tokenizer) {
-  const bool has_bos = tokenizer.bos() < tokenizer.vocab_size();
-  if (ids.empty() && !has_bos)
+  // Only of a model that begins its texts with BOS: elsewhere the token means something else (SmolLM2 opens a
+  // turn with it).
+  if (ids.empty() && !tokenizer.adds_bos())
     return Error{
         Code::kInvalidArgument,
-        "the prompt is empty and the model has no beginning-of-text token to start from; send some text"};
+        "the prompt is empty and the model begins no text with a BOS token to start from; send some text"};
   if (ids.empty()) ids.push_back(tokenizer.bos());
   const std::string numbers = "prompt has " + std::to_string(ids.size()) + " tokens, the context holds " +
                               std::to_string(context_length) + " (prompt and output together)";

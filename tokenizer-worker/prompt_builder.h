@@ -7,7 +7,7 @@
 //          two of them is encoded as one piece, as the reference tokenizer does. BOS in front if the model
 //          adds one and the template did not write it
 //   ids    as they are, each checked against the vocabulary
-//   empty  BOS alone if the model has one (fit_prompt), else refused
+//   empty  BOS alone if the model adds one (fit_prompt), else refused
 //
 // Immutable; any thread. The tokenizer and the template outlive it.
 // SPDX-License-Identifier: Apache-2.0
@@ -71,7 +71,7 @@ struct FittedPrompt {
 };
 
 // The prompt in the context, with the number of output tokens it leaves room for. Errors:
-// kContextLengthExceeded with all numbers, kInvalidArgument for an empty prompt of a model without BOS.
+// kContextLengthExceeded with all numbers, kInvalidArgument for an empty prompt of a model that adds no BOS.
 Result<FittedPrompt> fit_prompt(std::vector<TokenId> ids, const RequestParams& params,
                                 uint32_t context_length, const Tokenizer& tokenizer);
 

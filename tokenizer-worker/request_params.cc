@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tokenizer-worker/utf8_check.h"
+#include "base/utf8.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {
@@ -57,7 +57,7 @@ Result<StreamRules> read_rules(const msg::Generate& request) {
     if (text.empty() || text.size() > kMaxStopStringBytes)
       return invalid(field + " has " + std::to_string(text.size()) + " bytes; allowed: 1 to " +
                      std::to_string(kMaxStopStringBytes));
-    if (auto ok = check_utf8(text, field); !ok) return std::move(ok).error();
+    if (auto ok = check_utf8(field, text); !ok) return std::move(ok).error();
     rules.stop.push_back(text);
   }
   return rules;

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "tokenizer-worker/cache_salt.h"
 #include "tokenizer-worker/requests.h"
-#include "tokenizer-worker/utf8_check.h"
+#include "tokenizer-worker/text/utf8.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "base/log.h"
-#include "tokenizer-worker/utf8_check.h"
+#include "base/utf8.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxMessageText = 1024;
 
 std::string readable(std::string_view message) {
-  if (message.size() > kMaxMessageText || find_invalid_utf8(message))
+  if (message.size() > kMaxMessageText || !is_valid_utf8(message))
     return "(a message of " + std::to_string(message.size()) + " bytes that cannot be shown)";
   return std::string(message);
 }

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tokenizer-worker/utf8_check.h"
+#include "base/utf8.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {
@@ -280,7 +280,7 @@ bool RingLinks::read_ended(LinkId link, std::span<const std::byte> payload, Toke
   std::string message(ended.message_size, '\0');
   cursor.copy(message.data(), message.size());
   if (ended.epoch == 0) {  // no request: the gpu-worker has ended the link
-    lose(link, "it refuses our commands: " + (find_invalid_utf8(message) ? "(unreadable)" : message));
+    lose(link, "it refuses our commands: " + (is_valid_utf8(message) ? message : "(unreadable)"));
     return true;
   }
   sink.on_ended(link, ended, message);

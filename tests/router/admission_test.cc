@@ -4,7 +4,6 @@
 #include <random>
 
 #include "router/admission.h"
-#include "router/utf8.h"
 #include "tests/router/support.h"
 
 namespace ringmaster::router {
@@ -33,14 +32,18 @@ TEST(Admission, OrdinaryRequestsPass) {
   EXPECT_EQ(verdict(chat_request(1, {{"system", ""}, {"user", "Hi"}})), "ok");
 }
 
+// Whether it can start from BOS alone is the tokenizer-worker's to know.
+TEST(Admission, TPL_07_EmptyPromptsPass) {
+  EXPECT_EQ(verdict(text_request(1, "")), "ok");
+  EXPECT_EQ(verdict(ids_request(1, {})), "ok");
+  EXPECT_EQ(verdict(chat_request(1, {{"user", ""}})), "ok");
+}
+
 TEST(Admission, Prompts) {
-  EXPECT_EQ(verdict(text_request(1, "")),
-            "invalid_argument: prompt is empty; it must hold at least one character");
   EXPECT_EQ(verdict(text_request(1, "ab\xFF")),
             "invalid_utf8: prompt is not UTF-8: byte 2 starts no valid character");
   EXPECT_EQ(verdict(text_request(1, std::string(10'000'000, 'x'))),
             "too_large: prompt has 10000000 bytes; allowed: at most 8388608");
-  EXPECT_EQ(verdict(ids_request(1, {})), "invalid_argument: prompt ids are empty; at least one is needed");
   EXPECT_EQ(verdict(ids_request(1, {5, 1000})),
             "invalid_argument: prompt[1] is 1000; the vocabulary has the ids 0 to 999");
   EXPECT_EQ(verdict(chat_request(1, {})),
@@ -112,7 +115,8 @@ TEST(Admission, PRM_07_TemperaturesOutOfRange) {
   for (const float good : {0.f, 1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e30f})
     EXPECT_EQ(changed([&](auto& r) { sampling(r).temperature = good; }), "ok") << good;
   for (const float bad : {-1.f, -1e-9f, std::nanf(""), INFINITY, -INFINITY})
-    EXPECT_EQ(changed([&](auto& r) { sampling(r).temperature = bad; }).substr(0, 32), "invalid_argument: temperature is")
+    EXPECT_EQ(changed([&](auto& r) { sampling(r).temperature = bad; }).substr(0, 32),
+              "invalid_argument: temperature is")
         << bad;
 }
 
@@ -196,71 +200,8 @@ TEST(Admission, PRM_19_NamesOfOneMegabyteOrWithControlCharacters) {
 
 TEST(Admission, WithoutAModelOnlyTheRestIsChecked) {
   EXPECT_EQ(verdict(ids_request(1, std::vector<uint32_t>(100, 5000)), {}), "ok");
-  EXPECT_EQ(verdict(text_request(1, ""), {}),
-            "invalid_argument: prompt is empty; it must hold at least one character");
-}
-
-// ---- UTF-8 ----
-
-// The definition, byte by byte and slow: decode, then refuse what has a shorter form, surrogates and what is
-// too large.
-size_t slow_prefix(std::string_view s) {
-  size_t i = 0;
-  while (i < s.size()) {
-    const auto byte = [&](size_t k) { return static_cast<uint32_t>(static_cast<unsigned char>(s[i + k])); };
-    const uint32_t lead = byte(0);
-    const size_t length = lead < 0x80             ? 1
-                          : (lead & 0xE0) == 0xC0 ? 2
-                          : (lead & 0xF0) == 0xE0 ? 3
-                          : (lead & 0xF8) == 0xF0 ? 4
-                                                  : 0;
-    if (length == 0 || s.size() - i < length) return i;
-    uint32_t code = length == 1 ? lead : lead & (0x7Fu >> length);
-    for (size_t k = 1; k < length; ++k) {
-      if ((byte(k) & 0xC0) != 0x80) return i;
-      code = code << 6 | (byte(k) & 0x3F);
-    }
-    constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
-    if (code < kLeast[length] || code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) return i;
-    i += length;
-  }
-  return i;
-}
-
-TEST(Utf8, WorkedExamples) {
-  EXPECT_TRUE(is_valid_utf8(""));
-  EXPECT_TRUE(is_valid_utf8(std::string_view("\0", 1)));
-  EXPECT_TRUE(
-      is_valid_utf8("\xC2\x80\xDF\xBF\xE0\xA0\x80\xED\x9F\xBF\xEE\x80\x80\xF0\x90\x80\x80\xF4\x8F\xBF\xBF"));
-  EXPECT_EQ(valid_utf8_prefix("abc\xC0\xAF"), 3u);           // overlong
-  EXPECT_EQ(valid_utf8_prefix("abc\xE0\x9F\xBF"), 3u);       // overlong
-  EXPECT_EQ(valid_utf8_prefix("abc\xED\xA0\x80"), 3u);       // surrogate
-  EXPECT_EQ(valid_utf8_prefix("abc\xF4\x90\x80\x80"), 3u);   // above U+10FFFF
-  EXPECT_EQ(valid_utf8_prefix("12345678abc\xE2\x82"), 11u);  // cut off
-  EXPECT_EQ(valid_utf8_prefix("\x80"), 0u);
-}
-
-TEST(Utf8, AllShortSequencesAgreeWithTheDefinition) {
-  std::string s(3, '\0');
-  for (uint32_t lead = 0; lead < 256; ++lead)
-    for (uint32_t second = 0; second < 256; ++second)
-      for (const uint32_t third : {0x00u, 0x7Fu, 0x80u, 0xBFu, 0xC0u, 0xFFu}) {
-        s = {static_cast<char>(lead), static_cast<char>(second), static_cast<char>(third)};
-        ASSERT_EQ(valid_utf8_prefix(s), slow_prefix(s)) << lead << " " << second << " " << third;
-        s += '\x80';
-        ASSERT_EQ(valid_utf8_prefix(s), slow_prefix(s)) << lead << " " << second << " " << third;
-      }
-}
-
-TEST(Utf8, RandomBytesAtEveryOffsetAgreeWithTheDefinition) {
-  std::mt19937 random(7);
-  const std::string_view alphabet[] = {"a",    "bcdefghij", "\xC3\xA9",    "\xE2\x82\xAC", "\xF0\x9F\x98\x80",
-                                       "\xFF", "\xE2\x82",  "\xED\xA0\x80"};
-  for (int round = 0; round < 20'000; ++round) {
-    std::string s;
-    while (random() % 8) s += alphabet[random() % (round % 2 ? 5 : 8)];
-    ASSERT_EQ(valid_utf8_prefix(s), slow_prefix(s));
-  }
+  EXPECT_EQ(verdict(text_request(1, "\xFF"), {}),
+            "invalid_utf8: prompt is not UTF-8: byte 0 starts no valid character");
 }
 
 }  // namespace

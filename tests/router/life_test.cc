@@ -387,8 +387,8 @@ TEST_F(RouterTest, TokenizeGoesToATokenizerWorkerAndBack) {
   at_tok();
   client("c1", tokenize(77, "Hi"));
   client("c2", tokenize(77, "Ho"));
-  client("c1", tokenize(78, ""));
-  EXPECT_THAT(at("c1"), ElementsAre("TokenizeReply 78 {} invalid_argument"));
+  client("c1", tokenize(78, "\xFF"));
+  EXPECT_THAT(at("c1"), ElementsAre("TokenizeReply 78 {} invalid_utf8"));
   EXPECT_THAT(at_tok(), ElementsAre("TokenizeQuery 1", "TokenizeQuery 2"));
   worker(kTok, tokenized(2, "c2", {5}));
   worker(kTok, tokenized(1, "c1", {4, 3}));

@@ -1,7 +1,7 @@
 // UTF-8 one character at a time, for streams: tells a broken sequence from one that only waits for more
 // bytes, by the Unicode rule of maximal subparts (Table 3-7), which Python's errors='replace' and Rust's
-// from_utf8_lossy follow too. Pure functions, any thread, any bytes.
-// SPDX-License-Identifier: Apache-2.0
+// from_utf8_lossy follow too. Pure functions, any thread, any bytes. Whether a whole text is valid:
+// base/utf8.h. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -30,5 +30,11 @@ Utf8Char first_char(std::string_view bytes);
 // Appends the text of `bytes` to `text`, broken sequences as U+FFFD, and returns how many bytes were used:
 // all but an incomplete character at the end.
 size_t append_lossy(std::string_view bytes, std::string& text);
+
+// Whether valid `text` may be cut before byte `offset`: at its end or at the first byte of a character.
+inline bool is_character_border(std::string_view text, size_t offset) {
+  if (offset >= text.size()) return offset == text.size();
+  return (static_cast<unsigned char>(text[offset]) & 0xC0) != 0x80;
+}
 
 }  // namespace ringmaster::tokenizer_worker

@@ -110,5 +110,14 @@ TEST(Utf8, KeepsBackOnlyWhatMayStillBecomeACharacter) {
   EXPECT_EQ(text, "aa\xEF\xBF\xBD\xEF\xBF\xBD");
 }
 
+TEST(Utf8, CharacterBorders) {
+  const std::string text = "a\xC3\xA9";
+  EXPECT_TRUE(is_character_border(text, 0));
+  EXPECT_TRUE(is_character_border(text, 1));
+  EXPECT_FALSE(is_character_border(text, 2));
+  EXPECT_TRUE(is_character_border(text, 3));
+  EXPECT_FALSE(is_character_border(text, 4));
+}
+
 }  // namespace
 }  // namespace ringmaster::tokenizer_worker

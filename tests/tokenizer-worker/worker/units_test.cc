@@ -10,7 +10,6 @@
 #include "tokenizer-worker/output.h"
 #include "tokenizer-worker/stage_timings.h"
 #include "tokenizer-worker/tail.h"
-#include "tokenizer-worker/utf8_check.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {
@@ -36,26 +35,6 @@ TEST(CacheSalt, IsTheBeginningOfTheHash) {
   const auto salt = cache_salt("acme");  // SHA-256 of "ringmaster tenant acme"
   EXPECT_EQ(hex({reinterpret_cast<const uint8_t*>(salt.data()), 16}), "0ae562422c8a8626569d5dc76fe9876a");
   EXPECT_NE(cache_salt(""), cache_salt("a"));
-}
-
-TEST(Utf8Check, FindsTheFirstBadByte) {
-  EXPECT_EQ(find_invalid_utf8(""), std::nullopt);
-  EXPECT_EQ(find_invalid_utf8("plain text of more than eight bytes \xC3\xA9 \xF0\x9F\xAB\xA0"), std::nullopt);
-  EXPECT_EQ(find_invalid_utf8("12345678\xFF"), 8u);
-  EXPECT_EQ(find_invalid_utf8("12345\x80"), 5u);
-  EXPECT_EQ(find_invalid_utf8("a\xC0\x80"), 1u) << "overlong";
-  EXPECT_EQ(find_invalid_utf8("\xED\xA0\x80"), 0u) << "surrogate";
-  EXPECT_EQ(find_invalid_utf8("\xF4\x90\x80\x80"), 0u) << "above U+10FFFF";
-  EXPECT_EQ(find_invalid_utf8("ab\xE4\xBD"), 2u) << "cut off";
-}
-
-TEST(Utf8Check, CharacterBorders) {
-  const std::string text = "a\xC3\xA9";
-  EXPECT_TRUE(is_character_border(text, 0));
-  EXPECT_TRUE(is_character_border(text, 1));
-  EXPECT_FALSE(is_character_border(text, 2));
-  EXPECT_TRUE(is_character_border(text, 3));
-  EXPECT_FALSE(is_character_border(text, 4));
 }
 
 // Against a vector that never forgets.

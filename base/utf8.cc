@@ -1,9 +1,9 @@
-#include "router/utf8.h"
+#include "base/utf8.h"
 
 #include <cstdint>
 #include <cstring>
 
-namespace ringmaster::router {
+namespace ringmaster {
 namespace {
 
 // Length of the sequence that `lead` starts and the range its second byte must lie in; length 0: no such
@@ -52,4 +52,11 @@ size_t valid_utf8_prefix(std::string_view text) {
   return size;
 }
 
-}  // namespace ringmaster::router
+Status check_utf8(const std::string& what, std::string_view text) {
+  const size_t valid = valid_utf8_prefix(text);
+  if (valid == text.size()) return ok_status();
+  return Error{Code::kInvalidUtf8,
+               what + " is not UTF-8: byte " + std::to_string(valid) + " starts no valid character"};
+}
+
+}  // namespace ringmaster
