@@ -1,6 +1,7 @@
 #include "base/process.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -50,6 +51,13 @@ Result<ProcessArguments> parse_process_arguments(int argc, const char* const* ar
   // announce_ready().
   if (arguments.ready_fd >= 0) fcntl(arguments.ready_fd, F_SETFD, FD_CLOEXEC);
   return arguments;
+}
+
+uint64_t raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlimit raised{limit.rlim_max, limit.rlim_max};
+  return setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
 }
 
 void announce_ready(int ready_fd) {

@@ -20,4 +20,8 @@ struct ProcessArguments {
 // kInvalidArgument names the argument and shows the usage.
 Result<ProcessArguments> parse_process_arguments(int argc, const char* const* argv);
 
+// The soft limit of open descriptors becomes the hard one: the usual soft limit of 1,024 is for programs that
+// use select(), which none here does. Returns what is allowed now.
+uint64_t raise_descriptor_limit();
+
 }  // namespace ringmaster

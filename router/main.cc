@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "actor/loop.h"
+#include "actor/turn_away.h"
 #include "actor/zmq_transport.h"
 #include "base/config.h"
 #include "base/log.h"
@@ -20,6 +21,37 @@ namespace {
 // Last words (endings of a drain, refusals) to clients and workers that still read.
 constexpr Nanos kCloseLimit = kSecond;
 
+// Each client holds one descriptor; what the process itself needs is far below this.
+constexpr uint64_t kOwnDescriptors = 128;
+constexpr Nanos kReportTurnedAway = 10 * kSecond;
+
+void check_descriptor_limit(const ClusterConfig& config) {
+  const uint64_t limit = raise_descriptor_limit();
+  if (limit >= config.router.max_live_requests + kOwnDescriptors) return;
+  log::warning(
+      "at most {} open descriptors are allowed here (ulimit -Hn), so fewer clients can connect than "
+      "router.max_live_requests, which is {}: further connections are turned away",
+      limit, config.router.max_live_requests);
+}
+
+// Turned away on ZeroMQ's thread, said on the loop's.
+class TurnedAwayReport {
+ public:
+  void look(Nanos now) {
+    const uint64_t count = actor::connections_turned_away();
+    if (count == reported_ || now < next_) return;
+    log::error(
+        "out of descriptors: {} connections were turned away; raise the limit (ulimit -n) or close clients",
+        count - reported_);
+    reported_ = count;
+    next_ = now + kReportTurnedAway;
+  }
+
+ private:
+  uint64_t reported_ = 0;
+  Nanos next_ = 0;
+};
+
 Result<uint64_t> random_seed() {
   uint64_t seed = 0;
   if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
@@ -28,6 +60,7 @@ Result<uint64_t> random_seed() {
 }
 
 Status serve(const ProcessArguments& arguments, const ClusterConfig& config) {
+  check_descriptor_limit(config);
   auto seed = random_seed();
   if (!seed) return std::move(seed).error();
   auto bell = shm::Doorbell::create();
@@ -50,7 +83,9 @@ Status serve(const ProcessArguments& arguments, const ClusterConfig& config) {
     asked = true;
   });
   if (!signals) return signals;
+  TurnedAwayReport turned_away;
   (*loop)->add_flush([&] {
+    turned_away.look(monotonic_now());
     if (router.drained()) (*loop)->stop();
   });
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <string>
@@ -42,6 +43,17 @@ TEST(ProcessArguments, SayWhatIsWrong) {
   EXPECT_THAT(message({"--config", "f", "--name", "gpu-worker.-1"}), HasSubstr("KIND.NUMBER"));
   EXPECT_THAT(message({"--config", "f", "--name", "n", "--ready-fd", "-2"}), HasSubstr("--ready-fd is '-2'"));
   EXPECT_THAT(message({"--config", "f", "--name", "n", "--ready-fd", "3x"}), HasSubstr("--ready-fd is '3x'"));
+}
+
+TEST(DescriptorLimit, SoftBecomesHard) {
+  rlimit before{}, after{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{64, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(raise_descriptor_limit(), before.rlim_max);
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, before.rlim_max);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(AnnounceReady, WritesOneLineAndCloses) {
