@@ -1,11 +1,11 @@
-// A GGUF file, mapped read-only and checked once at open: the tokenizer-worker reads its vocabulary and chat template, the
-// gpu-worker its tensors. Everything handed out points into the mapping and lives as long as the Gguf.
-// Format: GGUF version 2 and 3, little-endian (ggml docs/gguf.md). Any thread after open().
-// The file is hostile input: every count, length and offset is checked for overflow and against the file before use, keys
-// and tensor names are unique, tensors lie aligned inside the file and do not overlap. Time and memory are bounded by the
-// size of the header (n log n in the number of keys and tensors; look-ups are binary searches, so no hash can be flooded).
-// Not checked: what keys mean, UTF-8 of values. REQUIRES: nobody shortens the file while it is open (SIGBUS).
-// SPDX-License-Identifier: Apache-2.0
+// A GGUF file, mapped read-only and checked once at open: the tokenizer-worker reads its vocabulary and chat
+// template, the gpu-worker its tensors. Everything handed out points into the mapping and lives as long as
+// the Gguf. Format: GGUF version 2 and 3, little-endian (ggml docs/gguf.md). Any thread after open(). The
+// file is hostile input: every count, length and offset is checked for overflow and against the file before
+// use, keys and tensor names are unique, tensors lie aligned inside the file and do not overlap. Time and
+// memory are bounded by the size of the header (n log n in the number of keys and tensors; look-ups are
+// binary searches, so no hash can be flooded). Not checked: what keys mean, UTF-8 of values. REQUIRES: nobody
+// shortens the file while it is open (SIGBUS). SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
@@ -22,16 +22,29 @@
 namespace ringmaster {
 
 enum class TensorType : uint32_t {  // numbers of the format
-  kF32 = 0, kF16 = 1, kQ4_0 = 2, kQ4_1 = 3, kQ5_0 = 6, kQ5_1 = 7, kQ8_0 = 8, kQ8_1 = 9,
-  kQ2_K = 10, kQ3_K = 11, kQ4_K = 12, kQ5_K = 13, kQ6_K = 14, kQ8_K = 15, kBF16 = 30,
+  kF32 = 0,
+  kF16 = 1,
+  kQ4_0 = 2,
+  kQ4_1 = 3,
+  kQ5_0 = 6,
+  kQ5_1 = 7,
+  kQ8_0 = 8,
+  kQ8_1 = 9,
+  kQ2_K = 10,
+  kQ3_K = 11,
+  kQ4_K = 12,
+  kQ5_K = 13,
+  kQ6_K = 14,
+  kQ8_K = 15,
+  kBF16 = 30,
 };
 std::string_view name(TensorType type);  // "Q4_1"; a number the format does not have: "unknown"
 
 struct GgufTensor {
   std::string_view name;
   TensorType type;
-  std::vector<uint64_t> shape;        // as in the file: fastest-varying first
-  std::span<const std::byte> data;    // bounds and size checked
+  std::vector<uint64_t> shape;      // as in the file: fastest-varying first
+  std::span<const std::byte> data;  // bounds and size checked
 };
 
 class Gguf {
@@ -39,8 +52,8 @@ class Gguf {
   using Value = std::variant<bool, uint64_t, int64_t, double, std::string_view, std::vector<std::string_view>,
                              std::vector<int64_t>, std::vector<double>>;
 
-  // Errors (message names the file, offset and what was expected): kNotFound, kPermissionDenied, kMalformed (truncated
-  // included), kUnsupportedVersion, kUnsupported.
+  // Errors (message names the file, offset and what was expected): kNotFound, kPermissionDenied, kMalformed
+  // (truncated included), kUnsupportedVersion, kUnsupported.
   static Result<Gguf> open(const std::string& path);
 
   Gguf(Gguf&&) noexcept;

@@ -71,10 +71,16 @@ Status Supervisor::run() {
     return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.alive(); });
   };
   while (phase_ != Phase::kStopping || anyone_alive()) turn();
-  constexpr Nanos kJanitorLimit = 5 * kSecond;
-  const Status cleaned = janitor_->finish(kJanitorLimit);
+  const Status cleaned = clean_up();
   if (failure_) return *failure_;
   return cleaned;
+}
+
+Status Supervisor::clean_up() {
+  constexpr Nanos kJanitorLimit = 5 * kSecond;
+  if (janitor_) return janitor_->finish(kJanitorLimit);
+  remove_runtime_files(options_.duties.state_dir, options_.duties.sockets);
+  return ok_status();
 }
 
 Status Supervisor::prepare() {
@@ -98,7 +104,7 @@ Status Supervisor::start_janitor() {
 }
 
 void Supervisor::turn() {
-  std::vector<pollfd> entries = {{signals_.get(), POLLIN, 0}, {janitor_->pidfd(), POLLIN, 0}};
+  std::vector<pollfd> entries = {{signals_.get(), POLLIN, 0}, {janitor_ ? janitor_->pidfd() : -1, POLLIN, 0}};
   for (const Child& child : children_)
     for (const int fd : {child.pidfd(), child.output_fd(), child.ready_fd()})
       if (fd >= 0) entries.push_back({fd, POLLIN, 0});
@@ -135,14 +141,15 @@ void Supervisor::handle_signals() {
 }
 
 void Supervisor::handle_janitor() {
-  if (phase_ == Phase::kStopping) return;
   log::warning("the janitor process was killed; starting another");
+  janitor_.reset();
   const Status started = start_janitor();
-  if (!started.ok()) {
-    failure_ = started.error();
-    log::error("{}", failure_->message);
-    begin_stop(options_.limits.drain_timeout);
-  }
+  if (started.ok()) return;
+  // Without a janitor a kill of this process could leave something behind, so it ends while it can do so in
+  // order.
+  log::error("{}", started.error().message);
+  if (!failure_) failure_ = started.error();
+  begin_stop(options_.limits.drain_timeout);
 }
 
 void Supervisor::handle_children() {
@@ -203,7 +210,7 @@ void Supervisor::start_child(Child& child) {
   log::info("{} started, process {}", child.spec().name, child.record().pid);
   for (const std::string& refusal : child.refusals())
     log::warning("{}: the host refused {}", child.spec().name, refusal);
-  const Status watched = janitor_->watch({child.spec().name, child.pidfd()});
+  const Status watched = janitor_ ? janitor_->watch({child.spec().name, child.pidfd()}) : ok_status();
   // Its death will be noticed, and its successor gets the whole list.
   if (!watched.ok()) log::warning("{}", watched.error().message);
 }

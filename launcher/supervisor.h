@@ -65,6 +65,7 @@ class Supervisor {
   void advance_stop();
   void kill_all();
   Status start_janitor();
+  Status clean_up();
   void save();
 
   SupervisorOptions options_;
@@ -74,7 +75,7 @@ class Supervisor {
   Child::TakeLine take_line_;
   Phase phase_ = Phase::kStarting;
   UniqueFd signals_;
-  std::optional<Janitor> janitor_;
+  std::optional<Janitor> janitor_;  // none: it could not be replaced, and the cluster is ending
   std::optional<Error> failure_;
   SupervisorRecord record_;
   int start_stage_ = 0;

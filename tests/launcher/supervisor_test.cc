@@ -330,6 +330,21 @@ TEST_F(SupervisorTest, AKilledJanitorIsReplacedAndTheNewOneKnowsTheChildren) {
   EXPECT_TRUE(wait_until([&] { return process_is_gone(router) && state_is_clean(); }, 2 * kSecond));
 }
 
+TEST_F(SupervisorTest, AJanitorKilledWhileDrainingIsReplacedToo) {
+  child("router", drains("router", "while ! test -e $J.go; do sleep 0.01; done; exit 0"));
+  start_until_ready();
+  ASSERT_TRUE(wait_until([&] { return janitors_of(state()).size() == 1; }));
+  const pid_t first = janitors_of(state())[0];
+  kill(pid_, SIGTERM);
+  ASSERT_TRUE(wait_until([&] { return journal() == "router\n"; }));
+  kill(first, SIGKILL);
+  ASSERT_TRUE(
+      wait_until([&] { return janitors_of(state()).size() == 1 && janitors_of(state())[0] != first; }));
+  spill(folder_ / "journal.go", "");
+  EXPECT_EQ(ended(), 0);
+  EXPECT_TRUE(state_is_clean());
+}
+
 TEST_F(SupervisorTest, WhatTheHostRefusesIsLogged) {
   child("router", kServe);
   specs_[0].cores = {8000};
