@@ -42,9 +42,14 @@ install_packages() {
 }
 
 # build PRESET [CMAKE_OPTION...] -- [TARGET...]: configures if needed and builds with progress.
+# A new build tree has neither tests nor benchmarks unless an option says so: they need more packages. An old one keeps
+# what it has.
 build() {
   local preset=$1 options=()
   shift
+  command -v cmake >/dev/null && command -v ninja >/dev/null ||
+    fail "the build tools are missing; scripts/quickstart installs them"
+  [ -f "$root/build/$preset/CMakeCache.txt" ] || options=(-DRINGMASTER_TESTS=OFF -DRINGMASTER_BENCH=OFF)
   while [ $# -gt 0 ] && [ "$1" != -- ]; do options+=("$1"); shift; done
   shift
   cmake --preset "$preset" -S "$root" "${options[@]}" >"$root/build-$preset.log" 2>&1 ||
