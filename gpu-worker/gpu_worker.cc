@@ -153,7 +153,7 @@ void GpuWorker::check_books(Nanos now) {
 // The device or the books are lost: nothing that runs can be continued here. The supervisor starts a
 // successor.
 void GpuWorker::fail(const Error& why, Nanos now) {
-  log::error("{} ends: {}", identity_.name, why.message);
+  log::error("ending: {}", why.message);
   end_requests(std::nullopt, EndReason::kError, why.code, why.message);
   finish(1, now);
 }
@@ -161,18 +161,16 @@ void GpuWorker::fail(const Error& why, Nanos now) {
 void GpuWorker::finish(int exit_code, Nanos now) {
   write_events(0, now);
   rings_.commit();
-  if (rings_.any_pending())
-    log::warning("{} ends with records that their readers had no room for", identity_.name);
-  log::info("{} ends: {} steps, {} starts, {} refused", identity_.name, counters_.steps, counters_.starts,
-            counters_.refused);
+  if (rings_.any_pending()) log::warning("records that their readers had no room for are dropped");
+  log::info("stopped: {} steps, {} starts, {} refused, {} sends refused", counters_.steps, counters_.starts,
+            counters_.refused, counters_.sends_refused);
   exit_code_ = exit_code;
 }
 
 void GpuWorker::drain(Nanos now) {
   if (draining_ || exit_code_) return;
   draining_ = true;
-  log::info("{} drains: {} running, {} waiting", identity_.name, scheduler_.num_running(),
-            scheduler_.num_waiting());
+  log::info("draining: {} running, {} waiting", scheduler_.num_running(), scheduler_.num_waiting());
   poll(now);
 }
 
@@ -320,7 +318,7 @@ Nanos GpuWorker::run_timers(Nanos now) {
   if (counters_.registrations == 0) send_register();
   if (now >= next_heartbeat_) {
     send_heartbeat();
-    next_heartbeat_ = now + kHeartbeatInterval;
+    next_heartbeat_ = now + options_.heartbeat;
   }
   return std::min({next_heartbeat_, scheduler_.next_wake(), device_.next_event(), rings_.next_retry()});
 }
@@ -328,12 +326,12 @@ Nanos GpuWorker::run_timers(Nanos now) {
 void GpuWorker::send_register() {
   const DeviceInfo& info = device_.info();
   flatbuffers::FlatBufferBuilder b;
-  const auto model = msg::CreateModelInfoDirect(b, info.model.c_str(), info.weights_hash, info.vocab_size,
-                                                info.context_length);
+  const auto model = msg::CreateModelInfoDirect(b, identity_.model.c_str(), info.weights_hash,
+                                                info.vocab_size, info.context_length);
   const auto body = msg::CreateRegisterDirect(
       b, msg::WorkerKind::gpu_worker, identity_.name.c_str(), identity_.pid, identity_.instance, model,
       info.kind.c_str(), identity_.ring_socket.c_str(), config_.max_running + config_.max_waiting);
-  outbox_.send(kRouter, {}, msg::seal<msg::RouterMessage>(b, msg::RouterBody::Register, body.Union()));
+  send(msg::seal<msg::RouterMessage>(b, msg::RouterBody::Register, body.Union()));
   asked_ = true;
   ++counters_.registrations;
 }
@@ -344,7 +342,13 @@ void GpuWorker::send_heartbeat() {
       msg::CreateLoad(b, scheduler_.num_running() + scheduler_.num_paused(), scheduler_.num_waiting(),
                       kv_.available(), kv_.num_blocks(), counters_.steps);
   const auto body = msg::CreateHeartbeat(b, identity_.instance, load, msg::WorkerKind::gpu_worker);
-  outbox_.send(kRouter, {}, msg::seal<msg::RouterMessage>(b, msg::RouterBody::Heartbeat, body.Union()));
+  send(msg::seal<msg::RouterMessage>(b, msg::RouterBody::Heartbeat, body.Union()));
+}
+
+// One that is lost needs no repetition of its own: a router that does not know us says so to the next
+// heartbeat.
+void GpuWorker::send(actor::Bytes message) {
+  if (outbox_.send(kRouter, {}, message) != actor::Sent::kOk) ++counters_.sends_refused;
 }
 
 }  // namespace ringmaster::gpu_worker

@@ -26,19 +26,18 @@
 
 namespace ringmaster::gpu_worker {
 
-// At least three in RouterConfig::worker_timeout (schemas/router.fbs), whose default is 2 s.
-inline constexpr Nanos kHeartbeatInterval = 200 * kMillisecond;
-
 struct WorkerIdentity {
   std::string name;  // "gpu-worker.0"
   int pid = 0;
   uint64_t instance = 0;    // random; also in the slots' headers
   std::string ring_socket;  // that hands out slots
+  std::string model;        // as cluster.yaml names it, like the tokenizer-workers
 };
 
 struct WorkerOptions {
   uint64_t token_ring_bytes = shm::SlotSizes{}.token_bytes;  // of the slots, for the report of a full one
   bool check_every_step = false;                             // the books, not only when idle
+  Nanos heartbeat = 500 * kMillisecond;                      // a quarter of router.worker_timeout
 };
 
 struct WorkerCounters {
@@ -47,7 +46,8 @@ struct WorkerCounters {
   uint64_t foreign_commands = 0;    // about a request of another tokenizer-worker: ignored
   uint64_t malformed_messages = 0;  // from the router: ignored
   uint64_t registrations = 0;
-  uint64_t steps = 0;  // retired
+  uint64_t sends_refused = 0;  // by the transport: by design a bug; the next heartbeat makes up for it
+  uint64_t steps = 0;          // retired
 };
 
 class GpuWorker final : public actor::Actor, private RingServer::Handler {
@@ -105,6 +105,7 @@ class GpuWorker final : public actor::Actor, private RingServer::Handler {
 
   void send_register();
   void send_heartbeat();
+  void send(actor::Bytes message);
   void registered(uint32_t incarnation);
 
   const GpuWorkerConfig config_;

@@ -1,7 +1,8 @@
+// gpu-worker --config STATE/cluster.yaml --name gpu-worker.N [--ready-fd N]
+// Puts the GpuWorker actor on ZeroMQ, its rings and its device. SIGTERM or SIGINT once: drain; twice: end
+// now.
 #include <unistd.h>
 
-#include <csignal>
-#include <cstdio>
 #include <memory>
 #include <string>
 
@@ -30,11 +31,10 @@ struct Process {
 
 void log_device(const DeviceInfo& info) {
   log::info(
-      "device {} ({}), model {}: vocabulary {}, context {}, {} blocks of {} tokens, {} lanes, {} bytes of "
-      "weights, "
-      "{} bytes of KV",
+      "device {} ({}), model '{}': vocabulary {}, context {}, {} blocks of {} tokens, {} lanes, {} MiB of "
+      "weights, {} MiB of keys and values",
       info.kind, info.variant, info.model, info.vocab_size, info.context_length, info.num_blocks,
-      info.block_tokens, info.num_lanes, info.weights_bytes, info.kv_bytes);
+      info.block_tokens, info.num_lanes, info.weights_bytes >> 20, info.kv_bytes >> 20);
 }
 
 Status start(const ClusterConfig& config, const std::string& name, Process& p) {
@@ -49,7 +49,7 @@ Status start(const ClusterConfig& config, const std::string& name, Process& p) {
   p.device = std::move(device).value();
   log_device(p.device->info());
 
-  const WorkerIdentity identity{name, getpid(), random_uid().hi, config.ring_socket(name)};
+  const WorkerIdentity identity{name, getpid(), random_uid().hi, config.ring_socket(name), config.model};
   auto slots = shm::SlotServer::create(identity.ring_socket, config.gpu_worker.slots, shm::SlotSizes{},
                                        identity.instance, *p.bell);
   if (!slots) return std::move(slots).error();
@@ -57,8 +57,9 @@ Status start(const ClusterConfig& config, const std::string& name, Process& p) {
   if (!transport) return std::move(transport).error();
   p.transport = std::move(transport).value();
 
-  auto worker = GpuWorker::create(config.gpu_worker, identity, *p.device, std::move(slots).value(),
-                                  *p.transport, {.check_every_step = config.log.level == "debug"});
+  auto worker = GpuWorker::create(
+      config.gpu_worker, identity, *p.device, std::move(slots).value(), *p.transport,
+      {.check_every_step = config.log.level == "debug", .heartbeat = config.router.worker_timeout / 4});
   if (!worker) return std::move(worker).error();
   p.worker = std::move(worker).value();
 
@@ -86,27 +87,29 @@ Status wire(Process& p) {
 
 int run(int argc, char** argv) {
   if (auto status = actor::Loop::block_signals(); !status) {
-    std::fprintf(stderr, "gpu-worker: %s\n", status.error().message.c_str());
+    log::error("{}", status.error().message);
     return 1;
   }
   auto arguments = parse_process_arguments(argc, argv);
   if (!arguments) {
-    std::fprintf(stderr, "%s\n", arguments.error().message.c_str());
+    log::error("{}", arguments.error().message);
     return 2;
   }
   auto config = load_cluster_yaml(arguments->config_path);
   if (!config) {
-    std::fprintf(stderr, "%s\n", config.error().message.c_str());
+    log::error("{}", config.error().message);
     return 2;
   }
-  if (auto status = log::open(arguments->name, config->log_file(arguments->name), config->log); !status)
-    log::warning("{}", status.error().message);
+  if (auto status = log::open(arguments->name, config->log_file(arguments->name), config->log); !status) {
+    log::error("{}", status.error().message);
+    return 1;
+  }
 
   Process process;
   auto status = start(*config, arguments->name, process);
   if (status.ok()) status = wire(process);
   if (!status) {
-    log::error("{} cannot start: {}", arguments->name, status.error().message);
+    log::error("cannot start: {}", status.error().message);
     return 1;
   }
   process.worker->run_timers(monotonic_now());  // registers

@@ -16,6 +16,7 @@ TEST_F(WorkerTest, RegistersWithEverythingARouterNeeds) {
   EXPECT_EQ(r.ring_socket, socket);
   EXPECT_EQ(r.max_live, 16u + 1024u);
   ASSERT_NE(r.model, nullptr);
+  EXPECT_EQ(r.model->name, "tiny");
   EXPECT_EQ(r.model->vocab_size, kVocab);
   EXPECT_EQ(r.model->context_length, 256u);
 }
@@ -31,7 +32,7 @@ TEST_F(WorkerTest, HeartbeatsCarryTheLoad) {
     side.start(epoch, make_prompt(8, static_cast<uint32_t>(epoch)), 240);
   const Nanos started = now;
   ASSERT_TRUE(run_until([&] { return router.heartbeats.size() == 3; }));
-  EXPECT_EQ(now, started + 2 * kHeartbeatInterval);
+  EXPECT_EQ(now, started + 2 * kHeartbeat);
   const msg::HeartbeatT& h = *router.heartbeats.back();
   EXPECT_EQ(h.instance, 77u);
   EXPECT_EQ(h.kind, msg::WorkerKind::gpu_worker);

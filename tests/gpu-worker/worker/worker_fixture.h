@@ -26,6 +26,7 @@ namespace ringmaster::gpu_worker {
 
 inline constexpr uint32_t kVocab = 49152;
 inline constexpr uint32_t kBlockTokens = 4;
+inline constexpr Nanos kHeartbeat = 200 * kMillisecond;
 
 inline std::vector<TokenId> make_prompt(uint32_t count, uint32_t salt = 0) {
   std::vector<TokenId> ids(count);
@@ -229,9 +230,10 @@ class WorkerTest : public ::testing::Test {
     socket = folder + "/gpu.ring";
     auto slots = shm::SlotServer::create(socket, config.slots, sizes, 77, *bell);
     ASSERT_TRUE(slots.ok()) << slots.error().message;
-    WorkerIdentity identity{"gpu-worker.0", getpid(), 77, socket};
-    auto created = GpuWorker::create(config, identity, *device, std::move(slots).value(), router,
-                                     {.token_ring_bytes = sizes.token_bytes, .check_every_step = true});
+    WorkerIdentity identity{"gpu-worker.0", getpid(), 77, socket, "tiny"};
+    auto created = GpuWorker::create(
+        config, identity, *device, std::move(slots).value(), router,
+        {.token_ring_bytes = sizes.token_bytes, .check_every_step = true, .heartbeat = kHeartbeat});
     ASSERT_TRUE(created.ok()) << created.error().message;
     worker = std::move(created).value();
     worker->run_timers(now);
