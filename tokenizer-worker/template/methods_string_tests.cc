@@ -1,6 +1,4 @@
 // str.isalpha and its kin.
-#include <algorithm>
-
 #include "tokenizer-worker/template/builtins.h"
 #include "tokenizer-worker/template/text.h"
 #include "tokenizer-worker/template/unicode.h"
@@ -18,16 +16,9 @@ Value every(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
   return bool_value(true);
 }
 
-template <bool want_upper>
-Value cased(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
-  if (!box.step_bytes(4 * size_t{self.size})) return {};
-  bool any = false;
-  for (size_t at = 0; at < self.size;) {
-    const char32_t code = next_code_point(self.str(), at);
-    if (is_title(code) || (want_upper ? is_lower(code) : is_upper(code))) return bool_value(false);
-    any = any || is_upper(code) || is_lower(code);
-  }
-  return bool_value(any);
+template <bool (*test)(std::string_view)>
+Value whole(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
+  return box.step_bytes(4 * size_t{self.size}) ? bool_value(test(self.str())) : Value{};
 }
 
 Value istitle(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
@@ -67,12 +58,12 @@ constexpr Builtin kTests[] = {
     {"isdecimal", every<is_decimal>, 0, {}},
     {"isdigit", every<is_digit>, 0, {}},
     {"isidentifier", isidentifier, 0, {}},
-    {"islower", cased<false>, 0, {}},
+    {"islower", whole<all_lower>, 0, {}},
     {"isnumeric", every<is_numeric>, 0, {}},
     {"isprintable", every<is_printable, true>, 0, {}},
     {"isspace", every<is_space>, 0, {}},
     {"istitle", istitle, 0, {}},
-    {"isupper", cased<true>, 0, {}},
+    {"isupper", whole<all_upper>, 0, {}},
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 #include "tokenizer-worker/template/builtins.h"
 #include "tokenizer-worker/template/operators.h"
 #include "tokenizer-worker/template/print.h"
-#include "tokenizer-worker/template/text.h"
 #include "tokenizer-worker/template/unicode.h"
 
 namespace ringmaster::tokenizer_worker::jinja {
@@ -80,17 +79,11 @@ Value sameas(Sandbox&, const Value& self, const Slots& slots, const Arguments&) 
   return bool_value(self.pointer == other.pointer && self.size == other.size);
 }
 
-template <bool want_upper>
-Value has_case(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
+template <bool (*test)(std::string_view)>
+Value of_text(Sandbox& box, const Value& self, const Slots&, const Arguments&) {
   const Value string = to_string(box, self);
   if (box.failed() || !box.step_bytes(4 * size_t{string.size})) return {};
-  bool cased = false;
-  for (size_t at = 0; at < string.size;) {
-    const char32_t code = next_code_point(string.str(), at);
-    if (is_title(code) || (want_upper ? is_lower(code) : is_upper(code))) return bool_value(false);
-    cased = cased || is_upper(code) || is_lower(code);
-  }
-  return bool_value(cased);
+  return bool_value(test(string.str()));
 }
 
 bool iterable(const Value& v) {
@@ -129,7 +122,7 @@ constexpr Builtin kTests[] = {
     {"iterable", of_value<iterable>, 0, {}},
     {"le", compared<Op::kLessEqual>, 1, {"other"}},
     {"lessthan", compared<Op::kLess>, 1, {"other"}},
-    {"lower", has_case<false>, 0, {}},
+    {"lower", of_text<all_lower>, 0, {}},
     {"lt", compared<Op::kLess>, 1, {"other"}},
     {"mapping", of_value<is_mapping>, 0, {}},
     {"ne", compared<Op::kNotEqual>, 1, {"other"}},
@@ -142,7 +135,7 @@ constexpr Builtin kTests[] = {
     {"test", names_one<find_test>, 0, {}},
     {"true", of_value<is_true>, 0, {}},
     {"undefined", of_value<is_undefined>, 0, {}},
-    {"upper", has_case<true>, 0, {}},
+    {"upper", of_text<all_upper>, 0, {}},
 };
 
 }  // namespace

@@ -165,6 +165,25 @@ bool is_word(char32_t code) {
   return code == '_' || is_letter(code) || is_numeric(code);
 }
 
+namespace {
+bool all_cased(std::string_view text, bool (*wanted)(char32_t), bool (*other)(char32_t)) {
+  bool any = false;
+  for (size_t at = 0; at < text.size();) {
+    const char32_t code = next_code_point(text, at);
+    if (is_title(code) || other(code)) return false;
+    any = any || wanted(code);
+  }
+  return any;
+}
+}  // namespace
+
+bool all_upper(std::string_view text) {
+  return all_cased(text, is_upper, is_lower);
+}
+bool all_lower(std::string_view text) {
+  return all_cased(text, is_lower, is_upper);
+}
+
 std::string_view strip_space(std::string_view text, bool left, bool right) {
   while (left && !text.empty()) {
     size_t next = 0;

@@ -19,6 +19,10 @@ bool is_title(char32_t code);
 bool is_cased(char32_t code);
 bool is_word(char32_t code);  // \w
 
+// str.isupper and str.islower: something has case, and nothing has the other.
+bool all_upper(std::string_view text);
+bool all_lower(std::string_view text);
+
 std::string_view strip_space(std::string_view text, bool left, bool right);
 
 std::string upper(std::string_view text);
