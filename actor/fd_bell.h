@@ -5,7 +5,8 @@
 // Thread: every method is called from one thread, the owner of the doorbell. Lifetime: `bell` outlives this;
 // a descriptor is removed before it is closed.
 // Invariant: after add() and after each edge take_ready() reports the descriptor. Several edges may be one
-// report, and a report may find nothing left to read. SPDX-License-Identifier: Apache-2.0
+// report, and a report may find nothing left to read.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

@@ -1,5 +1,6 @@
 // An Outbox that also brings messages in: what Loop drives. Implemented by ZmqTransport; tests of Loop use
-// their own. Thread: the loop's thread only. SPDX-License-Identifier: Apache-2.0
+// their own. Thread: the loop's thread only.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

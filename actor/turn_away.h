@@ -4,7 +4,8 @@
 // issue 1306, so in 4.3.4) or spin (tcp: the connection stays in the listener's queue).
 //
 // It works by defining accept4(), which libzmq then calls instead of libc's: a program that links this file
-// has that for all its listeners. Any thread. SPDX-License-Identifier: Apache-2.0
+// has that for all its listeners. Any thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // `cluster.yaml`, read once into immutable values that are handed down; there are no environment switches and
 // no globals. docs/cluster.md lists every key. Unknown keys, wrong types and values out of range are errors
-// that name file, line, key, value, allowed range and the nearest known key. SPDX-License-Identifier:
-// Apache-2.0
+// that name file, line, key, value, allowed range and the nearest known key.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,8 @@
 // use, keys and tensor names are unique, tensors lie aligned inside the file and do not overlap. Time and
 // memory are bounded by the size of the header (n log n in the number of keys and tensors; look-ups are
 // binary searches, so no hash can be flooded). Not checked: what keys mean, UTF-8 of values. REQUIRES: nobody
-// shortens the file while it is open (SIGBUS). SPDX-License-Identifier: Apache-2.0
+// shortens the file while it is open (SIGBUS).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,8 @@
 //
 // Any thread. A line never blocks on a reader that stopped (it is dropped from stderr and counted there) and
 // never ends the process: a full disk, a closed stderr or a text that is not UTF-8 costs that line only.
-// open() ignores SIGPIPE. Never put prompt or output text in a line. SPDX-License-Identifier: Apache-2.0
+// open() ignores SIGPIPE. Never put prompt or output text in a line.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <fmt/format.h>

@@ -1,6 +1,7 @@
 // How the supervisor starts every process: `BINARY --config FILE --name NAME [--ready-fd N]`. FILE is the
 // resolved STATE/cluster.yaml, NAME the process's own name in it ("gpu-worker.0"). Called once, first thing
-// in main(). SPDX-License-Identifier: Apache-2.0
+// in main().
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // coldstart.first_token: from `ringmaster up` (exec) to the first token at a client that was waiting already,
 // the model in the page cache. Each round is a new cluster; the median and the worst of the rounds are
-// printed. SPDX-License-Identifier: Apache-2.0
+// printed.
+// SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdlib>
 

@@ -1,5 +1,6 @@
 // What the device benchmarks share: a device of a model, a blocking step, and one decode batch kept two steps
-// deep as the worker keeps it. SPDX-License-Identifier: Apache-2.0
+// deep as the worker keeps it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdio>

@@ -1,6 +1,7 @@
 // What `generate`, `chat` and `tokenize` have in common: the options of a request, the connection to a
 // running cluster, and one answer streamed to the terminal, cancelled by Ctrl-C. Commands of main(), one
-// thread. SPDX-License-Identifier: Apache-2.0
+// thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

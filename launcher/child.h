@@ -1,6 +1,7 @@
 // One child of the supervisor: its process of the moment, what it said last, and its history of restarts.
 // Plain state with the system calls that belong to one process; when to start, stop or restart is the
-// Supervisor's decision. Thread: the supervisor's only one. SPDX-License-Identifier: Apache-2.0
+// Supervisor's decision. Thread: the supervisor's only one.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <deque>

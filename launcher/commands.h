@@ -1,7 +1,8 @@
 // The commands of `ringmaster`. One file a command: launcher/command_NAME.cc defines add_NAME(), which
 // declares the sub-command, its options and the callback that runs it; main.cc lists them. To add one, write
 // that file, declare it here and call it in main.cc. A callback prints its result to stdout, its errors to
-// stderr through fail(), and sets the exit. Called by main(), one thread. SPDX-License-Identifier: Apache-2.0
+// stderr through fail(), and sets the exit. Called by main(), one thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <CLI/CLI.hpp>

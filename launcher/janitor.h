@@ -2,7 +2,8 @@
 // When the supervisor is gone, however it ended, the janitor kills what is left of the children, removes
 // sockets and state files and releases the lock of the state directory. It ignores interrupts and runs in its
 // own session. The children themselves die with the supervisor by their parent-death signal; the janitor
-// makes sure of it. Thread: the supervisor's only one (it forks). SPDX-License-Identifier: Apache-2.0
+// makes sure of it. Thread: the supervisor's only one (it forks).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

@@ -1,6 +1,7 @@
 // Reads the JSON lines that base/log.h leaves in STATE/logs: the files of one process in order of age, across
 // rotation, and several processes merged by time. Tolerates what a crash or a full disk leaves: lines that do
-// not parse are skipped. Thread: one. SPDX-License-Identifier: Apache-2.0
+// not parse are skipped. Thread: one.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

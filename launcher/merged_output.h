@@ -1,6 +1,7 @@
 // The merged log on the supervisor's stderr: one prefix a process, coloured on a terminal. Lines are whole or
 // not there: a reader that stopped costs lines (counted), never the supervisor's time. Thread: the
-// supervisor's only one. SPDX-License-Identifier: Apache-2.0
+// supervisor's only one.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

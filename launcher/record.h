@@ -1,6 +1,6 @@
 // STATE/supervisor.json: what the supervisor says about itself and its children, for `status`, `down` and
-// people. Rewritten as a whole on each change, removed when the cluster has ended. SPDX-License-Identifier:
-// Apache-2.0
+// people. Rewritten as a whole on each change, removed when the cluster has ended.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

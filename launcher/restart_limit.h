@@ -1,5 +1,6 @@
 // Intensity limit of restarts, as in Erlang's supervisors: at most `max` in any `window`. Plain value, no
-// clock of its own. SPDX-License-Identifier: Apache-2.0
+// clock of its own.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Runs another program to its end, for `pull`. Interrupts typed meanwhile are the program's; we stay to clean
-// up after it. SPDX-License-Identifier: Apache-2.0
+// up after it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>

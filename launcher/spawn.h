@@ -1,7 +1,8 @@
 // Starts one child process of the supervisor: cores, niceness and parent-death signal are set between fork
 // and exec, so the child's first instruction already runs under them. What the host refuses is reported, not
 // fatal. Not for programs with threads: the parent-death signal follows the thread that forked. Thread: the
-// supervisor's only one. SPDX-License-Identifier: Apache-2.0
+// supervisor's only one.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,6 @@
 // Ends a running cluster from outside, through its supervisor's pidfd: asks to drain, then insists, then
-// kills. Any process of the same user. SPDX-License-Identifier: Apache-2.0
+// kills. Any process of the same user.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>

@@ -2,7 +2,8 @@
 // field, the value and what is allowed. What passes is safe for the workers to take as it is, but for the
 // length of a text in tokens, which the tokenizer-worker alone can know. Pure functions over a verified
 // message; no state, no clock. Work is bounded by the message's size although one string may be referred to
-// many times: sums are checked before anything is walked. SPDX-License-Identifier: Apache-2.0
+// many times: sums are checked before anything is walked.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

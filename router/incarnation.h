@@ -1,6 +1,7 @@
 // Which life of the router this is: a number in STATE/incarnation that grows with each start. It is the upper
 // half of every epoch, so that nothing of a former life can be mistaken for something of this one. Blocking
-// file access; main() calls it once before the loop. SPDX-License-Identifier: Apache-2.0
+// file access; main() calls it once before the loop.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,8 @@
 //
 // Sending may find out that a peer is gone; that is handled by the Router afterwards, through client_lost()
 // and worker_lost(), never inside a change. Placing waiting requests is likewise left to the end of each
-// turn. Thread: the router's. SPDX-License-Identifier: Apache-2.0
+// turn. Thread: the router's.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

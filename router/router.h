@@ -4,7 +4,8 @@
 //
 // Thread: one, the loop's. The Outbox outlives the router.
 // Invariants: every accepted request gets exactly one Done; every queue here is bounded; a message that
-// cannot be read changes nothing but a counter. SPDX-License-Identifier: Apache-2.0
+// cannot be read changes nothing but a counter.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string_view>

@@ -2,7 +2,8 @@
 // whose pieces all belong to requests that the sender owns and that are routed to this client goes out as the
 // bytes it came in; otherwise it is rebuilt without the stale ones. Stale: an unknown epoch, another owner,
 // another route (the client has resumed and will get it again by Resend), or past the ending. Books what was
-// sent, and tells RequestLife of endings. Thread: the router's. SPDX-License-Identifier: Apache-2.0
+// sent, and tells RequestLife of endings. Thread: the router's.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,7 @@
 // Tokenize queries on their way: each gets exactly one TokenizeReply, from its tokenizer-worker or, when that
 // dies or is late, from here. Bounded; all have the same patience, so they run out in order. Thread: the
-// router's. SPDX-License-Identifier: Apache-2.0
+// router's.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -4,7 +4,8 @@
 //
 // A registration is one Worker object. A worker that comes back with another instance is another object:
 // whoever still holds the former one sees State::kDead and never speaks to the successor by mistake. Thread:
-// the router's. SPDX-License-Identifier: Apache-2.0
+// the router's.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

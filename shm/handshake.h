@@ -1,7 +1,8 @@
 // The two messages by which a slot changes hands, over a SOCK_SEQPACKET Unix socket: a Hello with the
 // tokenizer-worker's doorbell, answered by a Reply with the slot's memory file and the gpu-worker's doorbell,
 // or by a refusal without descriptors. LAYOUT.md draws them. Used by attach_slot and SlotServer alone. One
-// host, so native byte order. SPDX-License-Identifier: Apache-2.0
+// host, so native byte order.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

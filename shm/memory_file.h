@@ -1,6 +1,7 @@
 // A sealed, nameless memory file and its mapping: created here or received as a descriptor. Sealed against
 // shrinking and growing, so a peer cannot take pages away under a reader (no SIGBUS). Nothing is left in
-// /dev/shm. Move-only; unmaps and closes in the destructor. SPDX-License-Identifier: Apache-2.0
+// /dev/shm. Move-only; unmaps and closes in the destructor.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <boost/interprocess/mapped_region.hpp>

@@ -1,7 +1,8 @@
 // A ring slot as each side sees it, and how it changes hands. The gpu-worker makes all slots at start
 // and hands one to each tokenizer-worker that connects to its Unix socket (SlotServer::poll /
 // attach_slot). A slot is given again only after the pidfd of its former holder has reported that process's
-// death: a stopped process that wakes up must never be a second producer. SPDX-License-Identifier: Apache-2.0
+// death: a stopped process that wakes up must never be a second producer.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Where the rings of a slot lie, and the memory file that holds them: made and reset by the gpu-worker,
-// checked by the tokenizer-worker. Internal to shm. SPDX-License-Identifier: Apache-2.0
+// checked by the tokenizer-worker. Internal to shm.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // What Unix sockets need around here: a path that is checked and freed of a dead owner, and messages that
-// carry descriptors. Never blocks. Any thread. SPDX-License-Identifier: Apache-2.0
+// carry descriptors. Never blocks. Any thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

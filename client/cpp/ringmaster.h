@@ -10,7 +10,8 @@
 //   client->start(request);  ...  while (auto event = client->next(deadline)) ...
 //
 // Thread: one Client belongs to one thread. Every wait has a deadline. A request that was started gets
-// exactly one Ending. SPDX-License-Identifier: Apache-2.0
+// exactly one Ending.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

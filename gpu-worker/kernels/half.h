@@ -1,6 +1,7 @@
 // 16-bit floats to and from float, one value at a time and exactly rounded (ties to even), for load time and
 // for the generic kernels. Freestanding: included by files compiled for other instruction sets, so everything
-// is static. SPDX-License-Identifier: Apache-2.0
+// is static.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -5,8 +5,8 @@
 //
 // Batch invariance, the promise every table keeps: the bits of one output row depend on that row's inputs
 // alone, never on how many rows, weight groups or queries a call was given. Across tables results differ in
-// rounding. Thread: any. Buffers of one call may not overlap unless said so. SPDX-License-Identifier:
-// Apache-2.0
+// rounding. Thread: any. Buffers of one call may not overlap unless said so.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

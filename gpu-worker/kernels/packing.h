@@ -11,7 +11,8 @@
 //   k*16, kF32   column by column: 16 values.
 //
 // Groups follow one another; rows missing in the last group are zero. Pure functions, any thread; used at
-// load time. SPDX-License-Identifier: Apache-2.0
+// load time.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,6 @@
 // The tables the instruction-set files define, each only to be called where the processor has what its name
-// says. SPDX-License-Identifier: Apache-2.0
+// says.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "gpu-worker/kernels/kernels.h"

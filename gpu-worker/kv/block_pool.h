@@ -7,7 +7,8 @@
 //                                                     given up)
 //
 // Thread: the worker's loop thread. Invariant: free + cached + used = size, each block in exactly one of
-// them. SPDX-License-Identifier: Apache-2.0
+// them.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // A decoder as data: one forward pass serves Llama, Mistral, Qwen, Phi-3 and Gemma because what sets them
 // apart is written down here and not in code. Read from a GGUF file's metadata; a device refuses by name what
-// it does not execute. Plain values; any thread. SPDX-License-Identifier: Apache-2.0
+// it does not execute. Plain values; any thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Philox4x32-10, the counter-based generator of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As
 // Easy as 1, 2, 3" (SC 2011). The k-th number is a function of key and counter alone, so a stream that moves
-// to another worker continues with the numbers it would have had. Pure; any thread. SPDX-License-Identifier:
-// Apache-2.0
+// to another worker continues with the numbers it would have had. Pure; any thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

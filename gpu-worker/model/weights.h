@@ -1,7 +1,8 @@
 // The tensors of a model in the form the kernels read: first planned (every tensor found, its shape and type
 // checked, bytes counted, nothing allocated), then packed into memory the device provides, on several
 // threads. After that the file is not needed any more. Weights point into that memory and are immutable; any
-// thread may read them. SPDX-License-Identifier: Apache-2.0
+// thread may read them.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

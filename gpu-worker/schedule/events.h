@@ -2,7 +2,8 @@
 // caller clears it and hands it in again, so that its vectors keep their memory.
 //
 // Order: all of `tokens`, then all of `endings`. That is the order of events too, because a sequence that has
-// ended produces no more tokens. SPDX-License-Identifier: Apache-2.0
+// ended produces no more tokens.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,8 @@
 //
 // A position below `computed` was written by a retired step, one below `planned` by a retired or submitted
 // one. The ids at [tokens.size(), tokens.size() + samples_in_flight) are known to the device only
-// (kFromLane). SPDX-License-Identifier: Apache-2.0
+// (kFromLane).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>

@@ -1,7 +1,8 @@
 // UTF-8 one character at a time, for streams: tells a broken sequence from one that only waits for more
 // bytes, by the Unicode rule of maximal subparts (Table 3-7), which Python's errors='replace' and Rust's
 // from_utf8_lossy follow too. Pure functions, any thread, any bytes. Whether a whole text is valid:
-// base/utf8.h. SPDX-License-Identifier: Apache-2.0
+// base/utf8.h.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

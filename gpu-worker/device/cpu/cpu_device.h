@@ -1,5 +1,6 @@
 // The cpu device: SIMD kernels behind the step interface. One executor thread runs the steps in order, helped
-// by the team; both sleep when there is nothing to do. SPDX-License-Identifier: Apache-2.0
+// by the team; both sleep when there is nothing to do.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

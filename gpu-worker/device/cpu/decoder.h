@@ -4,7 +4,8 @@
 // Bits: a token's results depend on its sequence alone. Every kernel is batch-invariant and attention sums
 // keys in spans counted from position 0, so chunking, company, prefix hits, threads and splitting change
 // nothing. Thread: run() from the executor's thread. Owner of nothing but lanes; memory belongs to the
-// device. SPDX-License-Identifier: Apache-2.0
+// device.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

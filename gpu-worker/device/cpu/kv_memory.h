@@ -3,7 +3,8 @@
 //   [layer][kv_head] ( keys: [tile of 16 tokens][head_dim][16], values: [token][head_dim] ), f16
 //
 // Addresses only; the bytes are written and read by the kernels (store_kv, attend). Blocks are numbers here:
-// who uses which is the scheduler's affair. SPDX-License-Identifier: Apache-2.0
+// who uses which is the scheduler's affair.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

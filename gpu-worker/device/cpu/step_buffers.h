@@ -1,5 +1,6 @@
 // Every array a step needs, named, with its largest shape, taken once at start; a step never allocates for
-// tensors. SPDX-License-Identifier: Apache-2.0
+// tensors.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <vector>

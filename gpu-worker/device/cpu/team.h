@@ -5,7 +5,8 @@
 // must not matter to its result.
 //
 // Waiting is a short spin, then a futex; helpers without a program sleep. Thread: run() from one thread at a
-// time. SPDX-License-Identifier: Apache-2.0
+// time.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

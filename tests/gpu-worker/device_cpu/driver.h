@@ -1,6 +1,6 @@
 // Drives a device step by step, the way the worker's loop does, and waits with a deadline. Sequences get
-// blocks one after another from the device's pool; nothing is freed: a test has few. SPDX-License-Identifier:
-// Apache-2.0
+// blocks one after another from the device's pool; nothing is freed: a test has few.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <gtest/gtest.h>

@@ -2,7 +2,8 @@
 // but keeps what a real one would keep: what is in each position of each block, and the context of each lane.
 // It fails the test when a row sees anything but its own sequence's tokens, or when a block or lane changes
 // hands while a step in flight uses it. Token k of a sequence is a hash of its whole context, so one wrong id
-// changes everything after it. SPDX-License-Identifier: Apache-2.0
+// changes everything after it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // A cluster of real processes for one test: `ringmaster up` as a child of the test, everything it makes under
-// one temporary directory, everything it started ended by id. One thread. SPDX-License-Identifier: Apache-2.0
+// one temporary directory, everything it started ended by id. One thread.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

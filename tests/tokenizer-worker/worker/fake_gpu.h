@@ -1,5 +1,6 @@
 // The gpu-worker's end of a ring slot inside the test's process: reads commands, writes whatever a test
-// wants, and dies when told (its "pidfd" is the read end of a pipe). SPDX-License-Identifier: Apache-2.0
+// wants, and dies when told (its "pidfd" is the read end of a pipe).
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <fcntl.h>
