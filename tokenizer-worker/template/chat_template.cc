@@ -88,7 +88,7 @@ Result<std::vector<RenderedSpan>> ChatTemplate::render(const nlohmann::ordered_j
                                                        const RenderOptions& options) const {
   if (!context.is_object())
     return Error{Code::kInvalidArgument, "the context of a chat template must be a JSON object"};
-  jinja::Sandbox box(options.now.has_value() ? *options.now : local_time_now());
+  jinja::Sandbox box(options.now.has_value() ? *options.now : local_time_now(), options.limits);
   jinja::Evaluator evaluator(program_->code, box);
   for (const auto& [name, value] : context.get_ref<const nlohmann::ordered_json::object_t&>()) {
     const auto id = program_->code.ids.find(name);

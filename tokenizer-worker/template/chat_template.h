@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "tokenizer-worker/template/limits.h"
 
 namespace ringmaster::tokenizer_worker {
 
@@ -27,6 +28,7 @@ struct RenderOptions {
   std::optional<std::tm> now;
   // Ends the text right behind the content of the last message, for the model to go on with it.
   bool continue_final_message = false;
+  jinja::RenderLimits limits = {};
 };
 
 class ChatTemplate {

@@ -28,4 +28,10 @@ inline constexpr size_t kMaxTextBytes = 64u << 20;
 // Everything one render holds; texts copied a few times.
 inline constexpr size_t kMaxRenderBytes = 256u << 20;
 
+// Of one render; never above the two constants. Fuzzing lowers them.
+struct RenderLimits {
+  size_t steps = kMaxSteps;
+  size_t bytes = kMaxRenderBytes;
+};
+
 }  // namespace ringmaster::tokenizer_worker::jinja

@@ -4,9 +4,9 @@ namespace ringmaster::tokenizer_worker::jinja {
 
 void Sandbox::out_of_budget() {
   if (arena.over_limit())
-    fail("the chat template needs more than " + std::to_string(kMaxRenderBytes) + " bytes of memory");
+    fail("the chat template needs more than " + std::to_string(limits_.bytes) + " bytes of memory");
   else
-    fail("the chat template takes more than " + std::to_string(kMaxSteps) + " steps");
+    fail("the chat template takes more than " + std::to_string(limits_.steps) + " steps");
 }
 
 bool Sandbox::room_for_text_of(size_t bytes) {
@@ -14,7 +14,7 @@ bool Sandbox::room_for_text_of(size_t bytes) {
     fail("the chat template makes a text of " + std::to_string(bytes) + " bytes; allowed: at most " +
          std::to_string(kMaxTextBytes));
   } else if (!arena.fits(bytes)) {
-    fail("the chat template needs more than " + std::to_string(kMaxRenderBytes) + " bytes of memory");
+    fail("the chat template needs more than " + std::to_string(limits_.bytes) + " bytes of memory");
   }
   return !failed_;
 }
@@ -24,9 +24,9 @@ bool Sandbox::room_for_text(size_t bytes) {
 }
 
 bool Sandbox::room_for_items(size_t count) {
-  if (!arena.fits(count > kMaxRenderBytes ? count : count * sizeof(Entry)))
+  if (!arena.fits(count > limits_.bytes ? count : count * sizeof(Entry)))
     fail("the chat template makes a list of " + std::to_string(count) + " items, more than its memory of " +
-         std::to_string(kMaxRenderBytes) + " bytes holds");
+         std::to_string(limits_.bytes) + " bytes holds");
   return !failed_;
 }
 

@@ -19,7 +19,8 @@ namespace ringmaster::tokenizer_worker::jinja {
 
 class Sandbox {
  public:
-  explicit Sandbox(const std::tm& local_time) : arena(kMaxRenderBytes), now(local_time) {}
+  Sandbox(const std::tm& local_time, const RenderLimits& limits)
+      : arena(limits.bytes), now(local_time), limits_(limits), steps_left_(limits.steps) {}
 
   Value fail(std::string message) {
     if (!failed_) message_ = std::move(message);
@@ -59,7 +60,8 @@ class Sandbox {
  private:
   void out_of_budget();
 
-  size_t steps_left_ = kMaxSteps;
+  const RenderLimits limits_;
+  size_t steps_left_;
   bool failed_ = false;
   bool by_template_ = false;
   std::string message_;

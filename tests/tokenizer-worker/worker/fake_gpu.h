@@ -97,8 +97,6 @@ class FakeGpu {
 
   // One step's tokens, as the gpu-worker writes them.
   void tokens(const std::vector<TokenOut>& rows) {
-    size_t tops = 0;
-    for (const TokenOut& row : rows) tops += row.top.size();
     const shm::TokensRecord head{1, static_cast<uint32_t>(rows.size()), 0};
     std::string bytes;
     put(bytes, &head, sizeof(head));
