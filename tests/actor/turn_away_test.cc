@@ -62,7 +62,11 @@ class TurnAway : public testing::TestWithParam<const char*> {
     ASSERT_EQ(pipe(orders_), 0);
     ASSERT_EQ(pipe(done_), 0);
     child_ = fork();  // before there are threads here
-    if (child_ == 0) crowd(orders_[0], done_[1]);
+    if (child_ == 0) {
+      close(orders_[1]);  // so that it ends with this process, however that ends
+      close(done_[0]);
+      crowd(orders_[0], done_[1]);
+    }
     char name[] = "/tmp/rm-turn-away.XXXXXX";
     directory_ = mkdtemp(name);
     getrlimit(RLIMIT_NOFILE, &limit_);
