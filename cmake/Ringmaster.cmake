@@ -51,8 +51,13 @@ elseif(RINGMASTER_SANITIZE STREQUAL "thread")
   # g++ 12 warns that TSan does not model atomic_thread_fence; the fences in shm/ are paired with atomics.
   target_compile_options(rm_flags INTERFACE -fsanitize=thread -Wno-tsan)
   target_link_options(rm_flags INTERFACE -fsanitize=thread)
+elseif(RINGMASTER_SANITIZE STREQUAL "fuzz")
+  # Clang only. Libraries get the counters, and only the targets of tests/fuzz libFuzzer's main.
+  target_compile_options(rm_flags INTERFACE -fsanitize=fuzzer-no-link,address,undefined
+                                            -fno-sanitize-recover=undefined)
+  target_link_options(rm_flags INTERFACE -fsanitize=address,undefined)
 elseif(RINGMASTER_SANITIZE)
-  message(FATAL_ERROR "RINGMASTER_SANITIZE is '${RINGMASTER_SANITIZE}'; allowed: empty, address, thread")
+  message(FATAL_ERROR "RINGMASTER_SANITIZE is '${RINGMASTER_SANITIZE}'; allowed: empty, address, thread, fuzz")
 endif()
 
 function(rm_library name)

@@ -7,6 +7,7 @@ if [ -t 1 ]; then bold=$'\e[1m' plain=$'\e[0m'; fi
 build_packages="g++ cmake ninja-build ccache pkg-config libzmq3-dev cppzmq-dev flatbuffers-compiler libflatbuffers-dev
 libboost-dev nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libcli11-dev libutf8proc-dev libssl-dev python3 python3-pip"
 test_packages="libgtest-dev libgmock-dev libpcre2-dev xz-utils"
+fuzz_packages="clang-14 libclang-rt-14-dev"
 
 step() { printf '%s[%4d s] %s%s\n' "$bold" $((SECONDS - started)) "$*" "$plain"; }
 fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
