@@ -196,5 +196,20 @@ TEST(TemplateLimits, MutatedTemplates) {
   EXPECT_GT(rendered, 300);
 }
 
+TEST(TemplateLimits, LoweredForOneRender) {
+  const std::string loop = "{% for i in range(1000) %}{{ i }}{% endfor %}";
+  RenderOptions options = at_reference_time();
+  EXPECT_TRUE(spans(loop, Json::object(), options).ok());
+  options.limits.steps = 500;
+  const auto stopped = spans(loop, Json::object(), options);
+  ASSERT_FALSE(stopped.ok());
+  EXPECT_NE(stopped.error().message.find("more than 500 steps"), std::string::npos)
+      << stopped.error().message;
+  options.limits = {.bytes = 1 << 16};
+  const auto too_big = spans("{{ 'a' * 100000 }}", Json::object(), options);
+  ASSERT_FALSE(too_big.ok());
+  EXPECT_NE(too_big.error().message.find("65536 bytes"), std::string::npos) << too_big.error().message;
+}
+
 }  // namespace
 }  // namespace ringmaster::tokenizer_worker::test
