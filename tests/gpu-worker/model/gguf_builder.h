@@ -3,6 +3,7 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <fstream>
@@ -83,7 +84,8 @@ struct GgufBuilder {
           put(out, static_cast<float>((i * 37 + start) % 101) * 0.004f - 0.2f);
       out.resize(start + (bytes(tensor) + 31) / 32 * 32);
     }
-    const std::string path = testing::TempDir() + "/" + name;
+    // Tests of one binary run side by side as processes of their own.
+    const std::string path = testing::TempDir() + std::to_string(getpid()) + "-" + name;
     std::ofstream(path, std::ios::binary) << out;
     return path;
   }
