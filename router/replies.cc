@@ -20,11 +20,22 @@ flatbuffers::Offset<flatbuffers::String> text(Builder& b, std::string_view data)
   return b.CreateString(data.data(), data.size());
 }
 
-std::vector<std::byte> stream_of_one(Builder& b, flatbuffers::Offset<msg::Done> done) {
-  const auto ends = b.CreateVector(&done, 1);
-  const auto stream = msg::CreateStream(b, 0, ends);
-  const actor::Bytes out = msg::seal<msg::ClientMessage>(b, msg::ClientBody::Stream, stream.Union());
-  return {out.begin(), out.end()};
+actor::Bytes stream_of_one(Builder& b, flatbuffers::Offset<msg::Done> done) {
+  const auto stream = msg::CreateStream(b, 0, b.CreateVector(&done, 1));
+  return msg::seal<msg::ClientMessage>(b, msg::ClientBody::Stream, stream.Union());
+}
+
+std::vector<std::byte> copy_of(actor::Bytes bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+template <typename Table>
+actor::Bytes for_tokenizer(Builder& b, msg::TokenizerWorkerBody type, flatbuffers::Offset<Table> body) {
+  return msg::seal<msg::TokenizerWorkerMessage>(b, type, body.Union());
+}
+
+actor::Bytes for_gpu_worker(Builder& b, flatbuffers::Offset<msg::Registered> body) {
+  return msg::seal<msg::GpuWorkerMessage>(b, msg::GpuWorkerBody::Registered, body.Union());
 }
 
 std::pair<msg::Prompt, flatbuffers::Offset<void>> copy_prompt(Builder& b, const msg::Tokenize& query) {
@@ -62,22 +73,20 @@ Builder& Replies::fresh() {
 
 actor::Sent Replies::to_client(std::string_view route, actor::Bytes message) {
   const actor::Sent sent = outbox_.send(kClientChannel, route, message);
-  if (sent == actor::Sent::kUnreachable) lost_clients_.emplace_back(route);
+  if (sent != actor::Sent::kOk) lost_clients_.emplace_back(route);
   if (sent == actor::Sent::kFull) counters_.add(Counter::kSendsFull);
   return sent;
 }
 
-actor::Sent Replies::to_worker(std::string_view peer, actor::Bytes message) {
+actor::Sent Replies::offer_worker(std::string_view peer, actor::Bytes message) {
   const actor::Sent sent = outbox_.send(kWorkerChannel, peer, message);
   if (sent == actor::Sent::kUnreachable) lost_workers_.emplace_back(peer);
   if (sent == actor::Sent::kFull) counters_.add(Counter::kSendsFull);
   return sent;
 }
 
-template <typename BodyType, typename Table>
-actor::Sent Replies::to_tokenizer(Builder& b, const Worker& worker, BodyType type,
-                                  flatbuffers::Offset<Table> body) {
-  return to_worker(worker.peer, msg::seal<msg::TokenizerWorkerMessage>(b, type, body.Union()));
+void Replies::to_worker(std::string_view peer, actor::Bytes message) {
+  if (offer_worker(peer, message) == actor::Sent::kFull) lost_workers_.emplace_back(peer);
 }
 
 // ---- to clients ----
@@ -96,8 +105,7 @@ void Replies::refused(std::string_view route, Uid uid, const Error& error) {
   const auto usage = msg::CreateUsage(b);
   const auto done =
       msg::CreateDone(b, &wire, 0, msg::FinishReason::refused, msg::to_wire(error.code), message, 0, usage);
-  const auto stream = msg::CreateStream(b, 0, b.CreateVector(&done, 1));
-  to_client(route, msg::seal<msg::ClientMessage>(b, msg::ClientBody::Stream, stream.Union()));
+  to_client(route, stream_of_one(b, done));
 }
 
 void Replies::rejected(std::string_view route, const Error& error) {
@@ -129,15 +137,16 @@ std::vector<std::byte> Replies::make_done(const Request& request, const Ending& 
   // Stages are known only to the workers; of a request that never reached them all time was spent here.
   const auto total = static_cast<uint64_t>(now - request.received_at);
   const msg::Timings timings(total, 0, 0, 0, 0, 0, total);
-  return stream_of_one(b, msg::CreateDone(b, &uid, request.epoch, ending.reason, msg::to_wire(ending.code),
-                                          message, 0, usage, request.assigned_at == 0 ? &timings : nullptr));
+  return copy_of(
+      stream_of_one(b, msg::CreateDone(b, &uid, request.epoch, ending.reason, msg::to_wire(ending.code),
+                                       message, 0, usage, request.assigned_at == 0 ? &timings : nullptr)));
 }
 
 std::vector<std::byte> Replies::copy_done(const msg::Done& done) {
   Builder& b = fresh();
   msg::DoneT copy;
   done.UnPackTo(&copy);
-  return stream_of_one(b, msg::CreateDone(b, &copy));
+  return copy_of(stream_of_one(b, msg::CreateDone(b, &copy)));
 }
 
 actor::Sent Replies::rebuilt(std::string_view route, const std::vector<const msg::Chunk*>& chunks,
@@ -173,7 +182,7 @@ actor::Sent Replies::assign(const Request& request, actor::Bytes generate) {
                                       static_cast<uint64_t>(request.received_at),
                                       static_cast<uint64_t>(request.assigned_at),
                                       static_cast<uint64_t>(request.deadline_at), nested);
-  return to_tokenizer(b, *request.tokenizer, msg::TokenizerWorkerBody::Assign, body);
+  return offer_worker(request.tokenizer->peer, for_tokenizer(b, msg::TokenizerWorkerBody::Assign, body));
 }
 
 void Replies::acked(const std::vector<AckToForward>& acks) {
@@ -183,25 +192,25 @@ void Replies::acked(const std::vector<AckToForward>& acks) {
   for (const AckToForward& ack : acks)
     offsets.push_back(msg::CreateEpochAck(b, ack.epoch, ack.next_token, ack.text_offset));
   const auto body = msg::CreateAckedEpochs(b, b.CreateVector(offsets));
-  to_tokenizer(b, *acks.front().worker, msg::TokenizerWorkerBody::AckedEpochs, body);
+  to_worker(acks.front().worker->peer, for_tokenizer(b, msg::TokenizerWorkerBody::AckedEpochs, body));
 }
 
 void Replies::resend(const Request& request, uint32_t next_token, uint64_t text_offset) {
   Builder& b = fresh();
   const auto body = msg::CreateResend(b, request.epoch, bytes(b, request.route()), next_token, text_offset);
-  to_tokenizer(b, *request.tokenizer, msg::TokenizerWorkerBody::Resend, body);
+  to_worker(request.tokenizer->peer, for_tokenizer(b, msg::TokenizerWorkerBody::Resend, body));
 }
 
 void Replies::end(const Request& request, const Ending& ending) {
   Builder& b = fresh();
   const auto body =
       msg::CreateEnd(b, request.epoch, ending.reason, msg::to_wire(ending.code), text(b, ending.message));
-  to_tokenizer(b, *request.tokenizer, msg::TokenizerWorkerBody::End, body);
+  to_worker(request.tokenizer->peer, for_tokenizer(b, msg::TokenizerWorkerBody::End, body));
 }
 
 void Replies::forget(const Worker& worker, Epoch epoch) {
   Builder& b = fresh();
-  to_tokenizer(b, worker, msg::TokenizerWorkerBody::Forget, msg::CreateForget(b, epoch));
+  to_worker(worker.peer, for_tokenizer(b, msg::TokenizerWorkerBody::Forget, msg::CreateForget(b, epoch)));
 }
 
 actor::Sent Replies::tokenize_query(const Worker& worker, uint64_t tag, std::string_view client,
@@ -209,8 +218,8 @@ actor::Sent Replies::tokenize_query(const Worker& worker, uint64_t tag, std::str
   Builder own(4096);
   const auto route = bytes(own, client);
   const auto [type, prompt] = copy_prompt(own, query);
-  return to_tokenizer(own, worker, msg::TokenizerWorkerBody::TokenizeQuery,
-                      msg::CreateTokenizeQuery(own, tag, route, type, prompt));
+  const auto body = msg::CreateTokenizeQuery(own, tag, route, type, prompt);
+  return offer_worker(worker.peer, for_tokenizer(own, msg::TokenizerWorkerBody::TokenizeQuery, body));
 }
 
 void Replies::gpu_workers(const Worker& tokenizer, const std::vector<WorkerPtr>& all) {
@@ -221,25 +230,22 @@ void Replies::gpu_workers(const Worker& tokenizer, const std::vector<WorkerPtr>&
       offsets.push_back(
           msg::CreateGpuWorker(b, text(b, worker->name), worker->instance, text(b, worker->ring_socket)));
   const auto body = msg::CreateGpuWorkers(b, incarnation_, b.CreateVector(offsets));
-  to_tokenizer(b, tokenizer, msg::TokenizerWorkerBody::GpuWorkers, body);
+  to_worker(tokenizer.peer, for_tokenizer(b, msg::TokenizerWorkerBody::GpuWorkers, body));
 }
 
 void Replies::registered(const Worker& gpu) {
   Builder& b = fresh();
-  const auto body = msg::CreateRegistered(b, incarnation_);
-  to_worker(gpu.peer, msg::seal<msg::GpuWorkerMessage>(b, msg::GpuWorkerBody::Registered, body.Union()));
+  to_worker(gpu.peer, for_gpu_worker(b, msg::CreateRegistered(b, incarnation_)));
 }
 
 void Replies::register_again(std::string_view peer, msg::WorkerKind kind) {
   Builder& b = fresh();
-  if (kind == msg::WorkerKind::gpu_worker) {
-    const auto body = msg::CreateRegistered(b, 0u);
-    to_worker(peer, msg::seal<msg::GpuWorkerMessage>(b, msg::GpuWorkerBody::Registered, body.Union()));
-  } else {
-    const auto body = msg::CreateGpuWorkers(b, 0u);
+  constexpr uint32_t kUnknown = 0;
+  if (kind == msg::WorkerKind::gpu_worker)
+    to_worker(peer, for_gpu_worker(b, msg::CreateRegistered(b, kUnknown)));
+  else
     to_worker(peer,
-              msg::seal<msg::TokenizerWorkerMessage>(b, msg::TokenizerWorkerBody::GpuWorkers, body.Union()));
-  }
+              for_tokenizer(b, msg::TokenizerWorkerBody::GpuWorkers, msg::CreateGpuWorkers(b, kUnknown)));
 }
 
 }  // namespace ringmaster::router

@@ -1,12 +1,17 @@
 // Every message the router sends, built and handed to the transport here. Knows how messages look, not when
 // they are due. A peer that turns out to be unreachable is remembered, not handled: sending happens in the
 // middle of changes to the tables, so the router takes the lost ones afterwards (take_lost_*) and handles
-// each once. Thread: the router's. One builder is reused; what is large gets its own so that the kept one
-// stays small. SPDX-License-Identifier: Apache-2.0
+// each once. A peer whose queue is full (by design a bug, counted) has as little of the message as one that
+// is gone, so it counts as lost too: a client is sent what it missed once it speaks again, a worker registers
+// anew. Only assign() and tokenize_query() leave a full worker alone, for their caller tries again or says
+// so. Thread: the router's. One builder is reused; what is large gets its own so that the kept one stays
+// small.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "actor/actor.h"
@@ -69,10 +74,8 @@ class Replies {
   flatbuffers::FlatBufferBuilder& fresh();  // for status.cc, which builds on its own
 
  private:
-  actor::Sent to_worker(std::string_view peer, actor::Bytes message);
-  template <typename BodyType, typename Table>
-  actor::Sent to_tokenizer(flatbuffers::FlatBufferBuilder& b, const Worker& worker, BodyType type,
-                           flatbuffers::Offset<Table> body);
+  actor::Sent offer_worker(std::string_view peer, actor::Bytes message);  // full is the caller's affair
+  void to_worker(std::string_view peer, actor::Bytes message);
 
   actor::Outbox& outbox_;
   Counters& counters_;

@@ -286,7 +286,7 @@ void RequestLife::finish(Request& r, Ending ending, Nanos now) {
   r.ending = std::move(ending);
   r.made_here = true;
   r.done = replies_.make_done(r, r.ending, now);
-  if (!r.lost_pieces) r.lost_pieces = replies_.to_client(r.route(), r.done) == actor::Sent::kUnreachable;
+  if (!r.lost_pieces) r.lost_pieces = replies_.to_client(r.route(), r.done) != actor::Sent::kOk;
   if (alive(r.tokenizer)) replies_.forget(*r.tokenizer, r.epoch);  // late pieces of it are stale from now on
   close(r, now);
 }

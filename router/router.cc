@@ -287,7 +287,8 @@ void Router::settle(Nanos now) {
     const auto clients = replies_.take_lost_clients();
     if (workers.empty() && clients.empty() && life_.waiting() == 0) return;
     for (const std::string& route : workers)
-      if (const WorkerPtr worker = registry_.find(route)) lose_worker(worker, "unreachable", now);
+      if (const WorkerPtr worker = registry_.find(route))
+        lose_worker(worker, "unreachable, or does not take its messages", now);
     for (const std::string& route : clients) life_.client_lost(route, /*unreachable=*/true, now);
     life_.place_waiting(now);
     if (workers.empty() && clients.empty()) return;

@@ -43,7 +43,7 @@ Status StreamForwarder::forward_one(const Worker& from, const msg::ToClient& to,
   const std::string_view route = view(*to.client());
   pick(from, route, *stream);
 
-  const bool lost = send(route, to) == actor::Sent::kUnreachable;
+  const bool lost = send(route, to) != actor::Sent::kOk;
   uint64_t tokens = 0;
   for (const auto& [r, chunk] : chunks_) {
     const uint32_t count = chunk->ids() ? chunk->ids()->size() : 0;

@@ -127,6 +127,23 @@ TEST_F(RouterTest, AFullDoorKeepsTheRequestWaiting) {
   expect_books_balance();
 }
 
+// An acknowledgement that is lost is credit that never comes: the stream would stand still for ever.
+TEST_F(RouterTest, AWorkerThatTakesNoAcknowledgementsIsLost) {
+  start_pair();
+  run_request("c1", 1);
+  streams(kTok, to_client("c1", {{epoch(1), 1, 0, {7}, 0, "a"}}));
+  at("c1");
+  at_tok();
+  net.full.insert(kTok);
+  ack("c1", 1, 1, 1);
+  EXPECT_THAT(at("c1"), ElementsAre("Stream done 1 1:1 error worker_lost 1"));
+  EXPECT_EQ(count(Counter::kWorkersLost), 1u);
+  net.full.clear();
+  heartbeat(kTok);
+  EXPECT_THAT(at_tok(), ElementsAre("GpuWorkers 0"));
+  expect_books_balance();
+}
+
 TEST_F(RouterTest, AWorkerThatThisRouterDoesNotKnowIsAskedToRegister) {
   instances[kTok] = 21;
   instances[kGpu] = 11;

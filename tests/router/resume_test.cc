@@ -234,6 +234,17 @@ TEST_F(ResumeTest, AClientThatIsBackUnderItsNameGetsWhatItMissed) {
   EXPECT_EQ(router->table().live(), 1u);  // no longer an orphan
 }
 
+TEST_F(ResumeTest, AClientWithAFullQueueGetsWhatItMissedOnceItSpeaks) {
+  net.full.insert("c1");
+  streams(kTok, to_client("c1", {{epoch(1), 1, 3, {10}, 3, "d"}}));
+  EXPECT_EQ(count(Counter::kSendsFull), 1u);
+  EXPECT_EQ(count(Counter::kClientsLost), 1u);
+  net.full.clear();
+  client("c1", msg::PingT());
+  EXPECT_THAT(at("c1"), ElementsAre("Pong 1"));
+  EXPECT_THAT(at_tok(), ElementsAre("Resend 1:1 to c1 from 1/1"));
+}
+
 TEST_F(ResumeTest, ADoneThatMetAClosedDoorIsSentWhenTheClientIsBack) {
   ack("c1", 1, 3, 3);
   at_tok();

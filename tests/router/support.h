@@ -198,10 +198,7 @@ class Network : public actor::Outbox {
   actor::Sent send(actor::Channel channel, std::string_view peer, actor::Bytes message) override {
     const std::string name(peer);
     if (unreachable.count(name)) return actor::Sent::kUnreachable;
-    if (full.count(name)) {
-      dropped.emplace_back(message.begin(), message.end());
-      return actor::Sent::kFull;
-    }
+    if (full.count(name)) return actor::Sent::kFull;
     boxes[{channel, name}].emplace_back(message.begin(), message.end());
     return actor::Sent::kOk;
   }
@@ -210,7 +207,6 @@ class Network : public actor::Outbox {
   }
 
   std::set<std::string> unreachable, full;
-  std::vector<Message> dropped;  // at a full door
   std::map<std::pair<actor::Channel, std::string>, std::deque<Message>> boxes;
 };
 
