@@ -81,7 +81,7 @@ std::vector<ConfigKey> make_keys() {
        "Where clients connect. Empty: ipc socket clients.sock in state_dir."},
       {r, "max_live_requests", CountField{at<kRouter, &R::max_live_requests>, 1, 1'000'000},
        "Requests running and waiting; more are refused as overloaded."},
-      {r, "credit_tokens", CountField{at<kRouter, &R::credit_tokens>, 1, 1'000'000},
+      {r, "credit_tokens", CountField{at<kRouter, &R::credit_tokens>, 1, 16'384},
        "Output tokens of a stream that its client may leave unacknowledged; then the stream is paused."},
       {r, "client_lease", DurationField{at<kRouter, &R::client_lease>, 10 * kMillisecond, 3600 * kSecond},
        "A client silent for longer counts as vanished."},

@@ -243,7 +243,6 @@ void GpuWorker::refuse(uint32_t slot, Epoch epoch, const Error& why) {
   ending.reason = EndReason::kRefused;
   ending.code = why.code;
   ending.message = why.message;
-  ending.started_at = now_;
   events_.endings.push_back(std::move(ending));
 }
 

@@ -192,7 +192,6 @@ void RingServer::write_ending(Link& link, const EndEvent& e, Nanos now) {
     record.prompt_tokens = e.prompt_tokens;
     record.cached_tokens = e.cached_tokens;
     record.output_tokens = e.output_tokens;
-    record.started_at = e.started_at;
     record.first_step_at = e.first_step_at;
     record.first_token_at = e.first_token_at;
     record.last_token_at = e.last_token_at;

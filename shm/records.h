@@ -42,7 +42,6 @@ struct StartRecord {
   uint64_t
       cache_salt[2];    // tenant, adapter and rope variant, hashed: blocks are shared only under equal salt
   int64_t deadline;     // CLOCK_MONOTONIC ns; 0: none
-  int64_t written_at;   // CLOCK_MONOTONIC ns, for the stage timings
   uint32_t max_tokens;  // output tokens in all, those already received included; 0: up to the context's end
   uint32_t min_tokens;  // stop ids are not sampled before this many output tokens
   uint32_t granted;     // output tokens it may produce before a Grant raises the limit
@@ -54,7 +53,7 @@ struct StartRecord {
   uint32_t stop_id_count;
   uint32_t bias_count;
 };
-static_assert(sizeof(StartRecord) == 104);
+static_assert(sizeof(StartRecord) == 96);
 
 struct GrantRecord {
   uint64_t epoch;
@@ -85,7 +84,7 @@ struct RebindRecord {
 // One step's tokens for this tokenizer-worker: `count` TokenRow follow, then for each row in order
 // row.top_count x {uint32_t id, float logprob}.
 struct TokensRecord {
-  uint64_t step;
+  uint64_t step;  // of the device: for a person who looks at a ring, no reader needs it
   uint32_t count;
   uint32_t pad;
 };
@@ -108,8 +107,8 @@ struct EndedRecord {
   uint32_t message_size;
   uint32_t prompt_tokens, cached_tokens, output_tokens;
   uint32_t pad2;
-  int64_t started_at, first_step_at, first_token_at, last_token_at;  // CLOCK_MONOTONIC ns; 0: never
+  int64_t first_step_at, first_token_at, last_token_at;  // CLOCK_MONOTONIC ns; 0: never
 };
-static_assert(sizeof(EndedRecord) == 64);
+static_assert(sizeof(EndedRecord) == 56);
 
 }  // namespace ringmaster::shm

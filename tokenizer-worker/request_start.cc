@@ -149,7 +149,6 @@ StartCommand Requests::start_command(const Stream& stream, FittedPrompt prompt) 
   const auto salt = cache_salt(params.tenant);
   std::copy(salt.begin(), salt.end(), record.cache_salt);
   record.deadline = stream.deadline;
-  record.written_at = stream.marks.started;
   record.max_tokens = stream.max_tokens;
   record.min_tokens = params.min_tokens;
   record.granted = stream.granted;

@@ -5,9 +5,9 @@
 namespace ringmaster::tokenizer_worker {
 namespace {
 
-// A message is closed beyond this size. One stream adds at most its credit (1,024 tokens, with 20
-// log-probabilities each about 250 KB), so messages stay far below msg::kMaxMessageBytes and the router never
-// copies more than this at once.
+// A message is closed beyond this size. One stream adds at most its credit: 1,024 tokens with 20
+// log-probabilities each take about 250 KB, the most that router.credit_tokens allows (16,384) about 4 MB, so
+// messages stay below msg::kMaxMessageBytes, which the router refuses beyond.
 constexpr size_t kFullMessage = 1u << 20;
 
 }  // namespace

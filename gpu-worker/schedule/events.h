@@ -38,8 +38,7 @@ struct EndEvent {
   uint32_t prompt_tokens = 0;
   uint32_t cached_tokens = 0;
   uint32_t output_tokens = 0;  // ids given at the start of a resumed stream included
-  Nanos started_at = 0;        // submit; the others are 0 when it never came to that
-  Nanos first_step_at = 0;
+  Nanos first_step_at = 0;     // these are 0 when it never came to that
   Nanos first_token_at = 0;
   Nanos last_token_at = 0;
 };

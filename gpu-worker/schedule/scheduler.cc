@@ -353,7 +353,6 @@ void Scheduler::finish(Sequence& s, EndReason reason, Code code, std::string_vie
   event.prompt_tokens = s.prompt_count;
   event.cached_tokens = s.cached_tokens;
   event.output_tokens = std::min(s.outputs(), s.stop_at);
-  event.started_at = s.arrival;
   event.first_step_at = s.first_step_at;
   event.first_token_at = s.first_token_at;
   event.last_token_at = s.last_token_at;

@@ -121,7 +121,6 @@ class FakeGpu {
     record.message_size = static_cast<uint32_t>(message.size());
     record.cached_tokens = cached_tokens;
     record.output_tokens = output_tokens;
-    record.started_at = times.started;
     record.first_step_at = times.first_step;
     record.first_token_at = times.first_token;
     record.last_token_at = times.last_token;
@@ -137,7 +136,7 @@ class FakeGpu {
   }
 
   struct {
-    Nanos started = 0, first_step = 0, first_token = 0, last_token = 0;
+    Nanos first_step = 0, first_token = 0, last_token = 0;
   } times;  // in the next ended()
   shm::RingIndex* token_index = nullptr;
 

@@ -77,7 +77,7 @@ TEST(Requests, StageTimingsSumToTotal) {
   w.encode();
   w.turn();
   w.gpu.say(kE, 0, {byte_id('a'), byte_id('b')});
-  w.gpu.times = {w.now + 1, w.now + 100, w.now + 300, w.now + 700};
+  w.gpu.times = {w.now + 100, w.now + 300, w.now + 700};
   w.gpu.ended(kE, FinishReason::length, 2);
   w.pass(1000);
   const auto done = w.outbox.done(kE);
