@@ -213,12 +213,10 @@ void Replies::forget(const Worker& worker, Epoch epoch) {
   to_worker(worker.peer, for_tokenizer(b, msg::TokenizerWorkerBody::Forget, msg::CreateForget(b, epoch)));
 }
 
-actor::Sent Replies::tokenize_query(const Worker& worker, uint64_t tag, std::string_view client,
-                                    const msg::Tokenize& query) {
+actor::Sent Replies::tokenize_query(const Worker& worker, uint64_t tag, const msg::Tokenize& query) {
   Builder own(4096);
-  const auto route = bytes(own, client);
   const auto [type, prompt] = copy_prompt(own, query);
-  const auto body = msg::CreateTokenizeQuery(own, tag, route, type, prompt);
+  const auto body = msg::CreateTokenizeQuery(own, tag, type, prompt);
   return offer_worker(worker.peer, for_tokenizer(own, msg::TokenizerWorkerBody::TokenizeQuery, body));
 }
 

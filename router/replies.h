@@ -61,8 +61,7 @@ class Replies {
   void resend(const Request& request, uint32_t next_token, uint64_t text_offset);
   void end(const Request& request, const Ending& ending);
   void forget(const Worker& worker, Epoch epoch);
-  actor::Sent tokenize_query(const Worker& worker, uint64_t tag, std::string_view client,
-                             const msg::Tokenize& query);
+  actor::Sent tokenize_query(const Worker& worker, uint64_t tag, const msg::Tokenize& query);
   void gpu_workers(const Worker& tokenizer, const std::vector<WorkerPtr>& all);
   void registered(const Worker& gpu);
   void register_again(std::string_view peer, msg::WorkerKind kind);

@@ -20,7 +20,7 @@ void TokenizeQueries::ask(std::string_view route, const msg::Tokenize& query, Na
   entry.worker = placer_.least_busy_tokenizer();
   if (!entry.worker)
     return fail(entry, Code::kUnavailable, "no tokenizer-worker is registered yet; retry later");
-  switch (replies_.tokenize_query(*entry.worker, next_tag_, route, query)) {
+  switch (replies_.tokenize_query(*entry.worker, next_tag_, query)) {
     case actor::Sent::kOk:
       break;
     case actor::Sent::kUnreachable:

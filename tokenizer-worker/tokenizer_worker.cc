@@ -72,6 +72,7 @@ void TokenizerWorker::on_gpu_workers(const msg::GpuWorkers& message, Nanos now) 
       log::warning("the router has lost or replaced its requests (incarnation {} after {}): {} end here",
                    incarnation, last_incarnation_, requests_.live());
     requests_.forget_all();
+    forget_queries();
     announce_links_ = true;
   }
   if (incarnation == 0) {
@@ -174,8 +175,6 @@ void TokenizerWorker::handle_lost(Nanos now) {
 // ---- tokenize queries ----
 
 void TokenizerWorker::on_query(const msg::TokenizeQuery& query, actor::Bytes message) {
-  Query asked{query.tag(),
-              std::string(reinterpret_cast<const char*>(query.client()->data()), query.client()->size())};
   EncodeJob job;
   job.ticket = {EncodeTicket::Kind::kQuery, next_query_++};
   job.message.resize((message.size() + sizeof(uint64_t) - 1) / sizeof(uint64_t));
@@ -183,27 +182,30 @@ void TokenizerWorker::on_query(const msg::TokenizeQuery& query, actor::Bytes mes
   const auto* copy = msg::GetTokenizerWorkerMessage(job.message.data())->body_as_TokenizeQuery();
   job.prompt = {copy->prompt_type(), copy->prompt()};
   const uint64_t number = job.ticket.number;
-  if (auto ok = pool_.submit(std::move(job)); !ok) return answer(asked, ok.error());
-  queries_.emplace(number, std::move(asked));
+  if (auto ok = pool_.submit(std::move(job)); !ok) return answer(query.tag(), ok.error());
+  queries_.emplace(number, query.tag());
 }
 
-void TokenizerWorker::answer(const Query& query, const Result<std::vector<TokenId>>& result) {
+void TokenizerWorker::forget_queries() {
+  for (const auto& [number, tag] : queries_) pool_.cancel({EncodeTicket::Kind::kQuery, number});
+  queries_.clear();
+}
+
+void TokenizerWorker::answer(uint64_t tag, const Result<std::vector<TokenId>>& result) {
   // An answer larger than a message may be could not be read by anyone.
   constexpr size_t kMaxIds = (msg::kMaxMessageBytes - 4096) / sizeof(TokenId);
   if (result && result->size() > kMaxIds)
-    return answer(query,
+    return answer(tag,
                   Error{Code::kTooLarge, "the prompt has " + std::to_string(result->size()) +
                                              " tokens; one answer holds at most " + std::to_string(kMaxIds)});
   builder_.Clear();
-  const auto client =
-      builder_.CreateVector(reinterpret_cast<const uint8_t*>(query.client.data()), query.client.size());
   if (result) {
     const auto ids = builder_.CreateVector(*result);
-    send(msg::RouterBody::Tokenized, msg::CreateTokenized(builder_, query.tag, client, ids));
+    send(msg::RouterBody::Tokenized, msg::CreateTokenized(builder_, tag, ids));
   } else {
     const auto text = builder_.CreateString(result.error().message);
     send(msg::RouterBody::Tokenized,
-         msg::CreateTokenized(builder_, query.tag, client, 0, msg::to_wire(result.error().code), text));
+         msg::CreateTokenized(builder_, tag, 0, msg::to_wire(result.error().code), text));
   }
 }
 
@@ -252,8 +254,8 @@ Nanos TokenizerWorker::run_timers(Nanos now) {
   if (drain_until_ <= now && !drain_over_) {
     drain_over_ = true;
     requests_.end_all(Code::kUnavailable, identity_.name + " was stopped", now);
-    for (const auto& [number, query] : std::exchange(queries_, {}))
-      answer(query, Error{Code::kUnavailable, identity_.name + " was stopped"});
+    for (const auto& [number, tag] : std::exchange(queries_, {}))
+      answer(tag, Error{Code::kUnavailable, identity_.name + " was stopped"});
   }
   attach_wanted(now);
   Nanos next = std::min({register_at_, heartbeat_at_, requests_.run_timers(now)});

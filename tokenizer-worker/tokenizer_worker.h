@@ -69,10 +69,6 @@ class TokenizerWorker : public actor::Actor {
     State state = State::kToAttach;
     Nanos try_at = 0;
   };
-  struct Query {
-    uint64_t tag = 0;
-    std::string client;
-  };
 
   void on_gpu_workers(const msg::GpuWorkers& message, Nanos now);
   void want(const msg::GpuWorker& listed, Nanos now);
@@ -82,7 +78,8 @@ class TokenizerWorker : public actor::Actor {
   void handle_lost(Nanos now);
 
   void on_query(const msg::TokenizeQuery& query, actor::Bytes message);
-  void answer(const Query& query, const Result<std::vector<TokenId>>& ids);
+  void answer(uint64_t tag, const Result<std::vector<TokenId>>& ids);
+  void forget_queries();
 
   void send_register();
   void send_heartbeat();
@@ -106,7 +103,8 @@ class TokenizerWorker : public actor::Actor {
   Nanos register_at_ = 0;
   Nanos heartbeat_at_ = 0;
   std::vector<Wanted> wanted_;
-  std::unordered_map<uint64_t, Query> queries_;
+  std::unordered_map<uint64_t, uint64_t>
+      queries_;  // our number -> the router's tag, which a successor uses again
   uint64_t next_query_ = 1;
   bool draining_ = false;
   Nanos drain_until_ = kNever;

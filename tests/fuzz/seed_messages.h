@@ -129,7 +129,6 @@ inline msg::StreamsT streams(const std::string& client, const std::vector<router
 inline msg::TokenizedT tokenized(uint64_t tag) {
   msg::TokenizedT t;
   t.tag = tag;
-  t.client = {'c'};
   t.ids = {1, 2, 3};
   return t;
 }
@@ -181,7 +180,6 @@ inline msg::EndT end(Epoch epoch) {
 inline msg::TokenizeQueryT query() {
   msg::TokenizeQueryT q;
   q.tag = 1;
-  q.client = {'c'};
   msg::ChatPromptT prompt;
   prompt.messages.push_back(std::make_unique<msg::ChatMessageT>());
   prompt.messages[0]->role = "user";

@@ -372,10 +372,9 @@ msg::TokenizeT tokenize(uint64_t tag, const std::string& text) {
   return t;
 }
 
-msg::TokenizedT tokenized(uint64_t tag, const std::string& client, std::vector<uint32_t> ids) {
+msg::TokenizedT tokenized(uint64_t tag, std::vector<uint32_t> ids) {
   msg::TokenizedT t;
   t.tag = tag;
-  t.client.assign(client.begin(), client.end());
   t.ids = std::move(ids);
   return t;
 }
@@ -390,9 +389,9 @@ TEST_F(RouterTest, TokenizeGoesToATokenizerWorkerAndBack) {
   client("c1", tokenize(78, "\xFF"));
   EXPECT_THAT(at("c1"), ElementsAre("TokenizeReply 78 {} invalid_utf8"));
   EXPECT_THAT(at_tok(), ElementsAre("TokenizeQuery 1", "TokenizeQuery 2"));
-  worker(kTok, tokenized(2, "c2", {5}));
-  worker(kTok, tokenized(1, "c1", {4, 3}));
-  worker(kTok, tokenized(1, "c1", {4, 3}));  // twice: dropped
+  worker(kTok, tokenized(2, {5}));
+  worker(kTok, tokenized(1, {4, 3}));
+  worker(kTok, tokenized(1, {4, 3}));  // twice: dropped
   EXPECT_THAT(at("c1"), ElementsAre("TokenizeReply 77 {4,3} ok"));
   EXPECT_THAT(at("c2"), ElementsAre("TokenizeReply 77 {5} ok"));
 }
@@ -402,7 +401,7 @@ TEST_F(RouterTest, TokenizeIsAnsweredWhateverHappens) {
   client("c1", tokenize(1, "Hi"));
   advance_alive(10 * kSecond);
   EXPECT_THAT(at("c1"), ElementsAre("TokenizeReply 1 {} deadline_exceeded"));
-  worker(kTok, tokenized(1, "c1", {4}));  // late
+  worker(kTok, tokenized(1, {4}));  // late
   EXPECT_THAT(at("c1"), IsEmpty());
   client("c1", tokenize(2, "Hi"));
   advance(2 * kSecond);

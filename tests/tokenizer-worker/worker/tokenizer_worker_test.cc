@@ -305,8 +305,7 @@ TEST_F(Worker, TokenizeQuery) {
   const auto query = [&](uint64_t tag, const std::string& text) {
     receive(TokenizerWorkerBody::TokenizeQuery, [&](auto& b) {
       const auto prompt = msg::CreateTextPromptDirect(b, text.c_str());
-      const auto client = b.CreateVector(std::vector<uint8_t>{'q'});
-      return msg::CreateTokenizeQuery(b, tag, client, msg::Prompt::TextPrompt, prompt.Union());
+      return msg::CreateTokenizeQuery(b, tag, msg::Prompt::TextPrompt, prompt.Union());
     });
   };
   turn();
@@ -319,10 +318,22 @@ TEST_F(Worker, TokenizeQuery) {
   EXPECT_EQ(answers[0].tag, 100u);
   EXPECT_EQ(answers[0].code, msg::Code::overloaded) << "the last one, at once";
   EXPECT_EQ(answers[1].tag, 11u);
-  EXPECT_EQ(answers[1].client, std::vector<uint8_t>{'q'});
   EXPECT_EQ(answers[1].ids, (std::vector<TokenId>{kBos, piece_id("hello"), byte_id('!')}));
   EXPECT_EQ(answers[2].tag, 12u);
   EXPECT_EQ(answers[2].code, msg::Code::invalid_utf8);
+  EXPECT_EQ(w.pool.in_flight(), 0u);
+}
+
+// A new router counts its tags from 1 again: an answer to the former would pass for one to it.
+TEST_F(Worker, QueriesOfAFormerRouterAreNotAnswered) {
+  registered_and_linked();
+  receive(TokenizerWorkerBody::TokenizeQuery, [](auto& b) {
+    const auto prompt = msg::CreateTextPromptDirect(b, "hello!");
+    return msg::CreateTokenizeQuery(b, 1, msg::Prompt::TextPrompt, prompt.Union());
+  });
+  receive(TokenizerWorkerBody::GpuWorkers, [](auto& b) { return msg::CreateGpuWorkers(b, 0u); });
+  turn();
+  EXPECT_TRUE(tokenized().empty());
   EXPECT_EQ(w.pool.in_flight(), 0u);
 }
 
