@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -52,6 +53,7 @@ class SupervisorTest : public ::testing::Test {
     pid_ = fork();
     ASSERT_GE(pid_, 0);
     if (pid_ > 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpgid(0, 0);
     const int out = open((folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
     dup2(out, STDERR_FILENO);
@@ -301,28 +303,33 @@ TEST_F(SupervisorTest, AKilledSupervisorLeavesNothingBehind) {
   EXPECT_TRUE(std::filesystem::exists(state() + "/logs/supervisor.jsonl"));
 }
 
-std::vector<pid_t> janitors_of(const std::string& state_dir) {
+// The janitor that shares the lock of `state_dir`; 0: there is none, or a former one is not gone yet.
+pid_t janitor_of(const std::string& state_dir) {
   std::vector<pid_t> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string pid = entry.path().filename().string();
+  std::error_code error;  // processes and descriptors vanish while we look
+  std::filesystem::directory_iterator end, process("/proc", error);
+  for (; !error && process != end; process.increment(error)) {
+    const std::string pid = process->path().filename().string();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (slurp(entry.path().string() + "/comm") != "rm-janitor\n") continue;
-    std::error_code error;
-    for (const auto& fd : std::filesystem::directory_iterator(entry.path() / "fd", error))
-      if (std::filesystem::read_symlink(fd.path(), error).string() == state_dir + "/lock")
+    if (slurp(process->path().string() + "/comm") != "rm-janitor\n") continue;
+    std::error_code gone;
+    std::filesystem::directory_iterator fd(process->path() / "fd", gone);
+    for (; !gone && fd != end; fd.increment(gone))
+      if (std::filesystem::read_symlink(fd->path(), gone).string() == state_dir + "/lock") {
         found.push_back(std::stoi(pid));
+        break;
+      }
   }
-  return found;
+  return found.size() == 1 ? found[0] : 0;
 }
 
 TEST_F(SupervisorTest, AKilledJanitorIsReplacedAndTheNewOneKnowsTheChildren) {
   child("router", kServe);
   start_until_ready();
-  ASSERT_TRUE(wait_until([&] { return janitors_of(state()).size() == 1; }));
-  const pid_t first = janitors_of(state())[0];
+  pid_t first = 0, second = 0;
+  ASSERT_TRUE(wait_until([&] { return (first = janitor_of(state())) != 0; }));
   kill(first, SIGKILL);
-  ASSERT_TRUE(
-      wait_until([&] { return janitors_of(state()).size() == 1 && janitors_of(state())[0] != first; }));
+  ASSERT_TRUE(wait_until([&] { return (second = janitor_of(state())) != 0 && second != first; }));
   EXPECT_THAT(messages(), HasSubstr("the janitor process was killed; starting another"));
   const pid_t router = child_record("router").pid;
   kill(pid_, SIGKILL);
@@ -333,13 +340,12 @@ TEST_F(SupervisorTest, AKilledJanitorIsReplacedAndTheNewOneKnowsTheChildren) {
 TEST_F(SupervisorTest, AJanitorKilledWhileDrainingIsReplacedToo) {
   child("router", drains("router", "while ! test -e $J.go; do sleep 0.01; done; exit 0"));
   start_until_ready();
-  ASSERT_TRUE(wait_until([&] { return janitors_of(state()).size() == 1; }));
-  const pid_t first = janitors_of(state())[0];
+  pid_t first = 0, second = 0;
+  ASSERT_TRUE(wait_until([&] { return (first = janitor_of(state())) != 0; }));
   kill(pid_, SIGTERM);
   ASSERT_TRUE(wait_until([&] { return journal() == "router\n"; }));
   kill(first, SIGKILL);
-  ASSERT_TRUE(
-      wait_until([&] { return janitors_of(state()).size() == 1 && janitors_of(state())[0] != first; }));
+  ASSERT_TRUE(wait_until([&] { return (second = janitor_of(state())) != 0 && second != first; }));
   spill(folder_ / "journal.go", "");
   EXPECT_EQ(ended(), 0);
   EXPECT_TRUE(state_is_clean());
