@@ -10,7 +10,7 @@ void Output::start_at(TextPosition received, bool with_logprobs) {
   ids_.start_at(received.next_token);
   rows_.start_at(received.next_token);
   text_.start_at(received.text_offset);
-  sent_ = received;
+  sent_ = ever_sent_ = received;
   with_logprobs_ = with_logprobs;
 }
 
@@ -22,15 +22,19 @@ void Output::add_token(TokenId id, float logprob, std::span<const TokenLogprob> 
 }
 
 bool Output::acknowledge(TextPosition position) {
-  if (position.next_token > sent_.next_token || position.text_offset > sent_.text_offset) return false;
+  if (position.next_token > ever_sent_.next_token || position.text_offset > ever_sent_.text_offset)
+    return false;
   ids_.trim(position.next_token);
   text_.trim(position.text_offset);
   if (with_logprobs_) {
-    const bool none_left = position.next_token >= rows_.end();
-    tops_.trim(none_left ? tops_.end()
-                         : rows_[std::max<uint64_t>(position.next_token, rows_.begin())].first_top);
+    // Acknowledgements come late, too: one of less than is left must not look at rows that are gone.
+    const uint64_t first_left = std::max<uint64_t>(position.next_token, rows_.begin());
+    tops_.trim(first_left >= rows_.end() ? tops_.end() : rows_[first_left].first_top);
     rows_.trim(position.next_token);
   }
+  // What a rewind was about to send again need not be sent.
+  sent_.next_token = std::max(sent_.next_token, position.next_token);
+  sent_.text_offset = std::max(sent_.text_offset, position.text_offset);
   return true;
 }
 

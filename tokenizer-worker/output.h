@@ -2,7 +2,7 @@
 // acknowledged position on, and how far they were sent. Positions count from the request's first output token
 // and text byte, so they mean the same before and after a resume.
 //
-//   acknowledged <= sent <= end, for tokens and for text (text may lag behind ids)
+//   acknowledged <= sent <= ever sent <= end, for tokens and for text (text may lag behind ids)
 //
 // Thread: the stream thread.
 // SPDX-License-Identifier: Apache-2.0
@@ -48,7 +48,7 @@ class Output {
   // Send again from `position`, which the client has. kInvalidArgument: it was never sent, is acknowledged
   // and gone, or lies inside a character.
   Status rewind(TextPosition position);
-  void mark_sent() { sent_ = end(); }
+  void mark_sent() { sent_ = ever_sent_ = end(); }
   void release();  // gives unused memory back: the stream has ended
 
   std::span<const TokenId> unsent_ids() const { return ids_.from(sent_.next_token); }
@@ -75,6 +75,7 @@ class Output {
   Tail<std::vector<LogprobRow>> rows_;
   Tail<std::vector<TokenLogprob>> tops_;
   TextPosition sent_;
+  TextPosition ever_sent_;  // before a rewind: as far as acknowledgements can be of
   bool with_logprobs_ = false;
 };
 

@@ -85,6 +85,34 @@ TEST(Output, LogprobsStayWithTheirTokensAcrossAcks) {
   EXPECT_EQ(output.top_logprobs(13)[1].id, 2u);
 }
 
+TEST(Output, ALateAcknowledgementOfLessThanIsLeftChangesNothing) {
+  Output output;
+  output.start_at({}, /*with_logprobs=*/true);
+  const TokenLogprob top[] = {{7, -1}};
+  for (TokenId id = 0; id < 4; ++id) output.add_token(id, -0.5f, top);
+  output.mark_sent();
+  ASSERT_TRUE(output.acknowledge({4, 0}));
+  EXPECT_TRUE(output.acknowledge({2, 0}));  // nothing is left that it could be of
+  EXPECT_TRUE(output.all_acknowledged());
+  output.add_token(9, -0.25f, top);
+  EXPECT_EQ(output.logprob(4), -0.25f);
+  EXPECT_EQ(output.top_logprobs(4).size(), 1u);
+}
+
+TEST(Output, AnAcknowledgementThatMeetsARewindCounts) {
+  Output output;
+  output.start_at({}, /*with_logprobs=*/false);
+  for (TokenId id = 0; id < 6; ++id) output.add_token(id, 0, {});
+  output.add_text("abcdef");
+  output.mark_sent();
+  ASSERT_TRUE(output.rewind({2, 2}).ok());
+  EXPECT_TRUE(output.acknowledge({5, 4}));  // sent before the rewind
+  EXPECT_EQ(output.acknowledged(), (TextPosition{5, 4}));
+  EXPECT_EQ(output.sent(), (TextPosition{5, 4}));
+  EXPECT_EQ(output.unsent_text(), "ef");
+  EXPECT_FALSE(output.acknowledge({7, 6}));  // never sent
+}
+
 TEST(StageTimings, InOrder) {
   const auto t = stage_timings({100, 110, 130, 160, 200, 250}, 310);
   EXPECT_EQ(t.route(), 10u);
