@@ -248,7 +248,7 @@ void MemoryTransport::hand_over(std::map<Order, Delivery>::iterator message) {
   queue_.erase(message);
   --waiting_[{delivery.from, delivery.to}];
   delivery.at = now_;
-  trace_.push_back(delivery);
+  if (keep_trace_) trace_.push_back(delivery);
   Node& to = node(delivery.to);
   to.actor->receive(delivery.channel, to.is_router() ? delivery.from : std::string(), delivery.message, now_);
   if (!to.running()) return;  // a test may kill it from inside
@@ -265,7 +265,7 @@ void MemoryTransport::run_timers(Node& it) {
 }
 
 // A message is handed over before a timer of the same moment, as Loop does.
-bool MemoryTransport::run_one(Nanos limit) {
+bool MemoryTransport::step(Nanos limit) {
   const auto message = next_message();
   Node* const timer = next_timer();
   const Nanos message_at = message == queue_.end() ? kNever : std::max(message->first.first, now_);
@@ -286,7 +286,7 @@ bool MemoryTransport::run_one(Nanos limit) {
 }
 
 void MemoryTransport::run_until(Nanos t) {
-  while (run_one(t)) {
+  while (step(t)) {
   }
   now_ = std::max(now_, t);
 }
@@ -298,7 +298,7 @@ bool MemoryTransport::run_until_idle(Nanos limit) {
     const Node* const timer = next_timer();
     if (message == queue_.end() && (timer == nullptr || timer->timer > now_)) return true;
     // With nothing on its way, timers of later are left alone; with something, they run in their turn.
-    if (!run_one(end)) return false;
+    if (!step(end)) return false;
   }
 }
 

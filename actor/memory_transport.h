@@ -78,6 +78,9 @@ class MemoryTransport {
   void run_until(Nanos t);
   // The same until nothing is on its way and no timer is due, at the latest `limit` from now. True when idle.
   bool run_until_idle(Nanos limit = 10 * kSecond);
+  // Exactly one event of those up to `limit`: a message handed over, or one actor's timers run. False when
+  // there is none; the clock then stays.
+  bool step(Nanos limit);
   // Delivers exactly the next message (the clock moves to its time); false when there is none. Timers due by
   // then run.
   bool deliver_next();
@@ -98,8 +101,9 @@ class MemoryTransport {
 
   // Messages on their way, in order of delivery.
   std::vector<const Delivery*> queued() const;
-  // Everything delivered so far, in order.
+  // Everything delivered so far, in order; nothing new while keep_trace(false) holds (long runs).
   const std::vector<Delivery>& trace() const { return trace_; }
+  void keep_trace(bool keep) { keep_trace_ = keep; }
   uint64_t dropped() const { return dropped_; }
 
  private:
@@ -111,7 +115,6 @@ class MemoryTransport {
   void schedule(Delivery delivery, Nanos delay, bool reorder);
   std::map<Order, Delivery>::iterator next_message();
   Node* next_timer();
-  bool run_one(Nanos limit);
   void hand_over(std::map<Order, Delivery>::iterator message);
   void run_timers(Node& node);
   void postpone_messages_to(const std::string& name, Nanos earliest);
@@ -132,6 +135,7 @@ class MemoryTransport {
   uint64_t next_order_ = 1;
   uint64_t dropped_ = 0;
   std::vector<Delivery> trace_;
+  bool keep_trace_ = true;
 };
 
 }  // namespace ringmaster::actor

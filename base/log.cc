@@ -67,6 +67,7 @@ class StderrSink final : public spdlog::sinks::base_sink<std::mutex> {
 struct Streams {
   std::string process;
   std::atomic<Level> level{Level::kInfo};
+  std::atomic<bool> muted{false};
   std::shared_ptr<spdlog::logger> text;
   std::shared_ptr<spdlog::logger> json;
   std::atomic<Nanos> next_complaint{0};  // about the JSON file
@@ -163,7 +164,12 @@ void set_stderr_prefix(std::string_view prefix) {
 }
 
 bool enabled(Level level) {
-  return level >= streams().level.load(std::memory_order_relaxed);
+  const Streams& s = streams();
+  return level >= s.level.load(std::memory_order_relaxed) && !s.muted.load(std::memory_order_relaxed);
+}
+
+void mute(bool muted) {
+  streams().muted = muted;
 }
 
 void write(Level level, std::string_view uid, Epoch epoch, std::string_view text) {

@@ -290,5 +290,20 @@ TEST_F(Network, ManyMessagesInOneInstantAreNoMisuse) {
   EXPECT_EQ(router.got.size(), 30'000u);
 }
 
+TEST_F(Network, AStepIsOneEventAndNoneLeavesTheClock) {
+  net.set_latency(5);
+  send(w0_out, 0, "", "a");
+  send(w1_out, 0, "", "b");
+  EXPECT_FALSE(net.step(1004));
+  EXPECT_EQ(net.now(), 1000);
+  EXPECT_TRUE(net.step(1005));
+  EXPECT_EQ(net.trace().size(), 1u);
+  EXPECT_EQ(net.now(), 1005);
+  net.keep_trace(false);
+  EXPECT_TRUE(net.step(1005));
+  EXPECT_EQ(net.trace().size(), 1u);
+  EXPECT_FALSE(net.step(2000));
+}
+
 }  // namespace
 }  // namespace ringmaster::actor

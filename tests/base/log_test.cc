@@ -117,6 +117,18 @@ TEST_F(LogTest, HonoursTheLevel) {
   EXPECT_THAT(refused.error().message, HasSubstr("'loud'; allowed: debug, info, warning, error"));
 }
 
+TEST_F(LogTest, MutedItWritesNothing) {
+  StderrPipe pipe;
+  log::mute(true);
+  EXPECT_FALSE(log::enabled(log::Level::kError));
+  log::error("hidden");
+  log::mute(false);
+  log::error("shown");
+  const std::string text = pipe.read_all();
+  EXPECT_EQ(text.find("hidden"), std::string::npos);
+  EXPECT_THAT(text, HasSubstr("E shown"));
+}
+
 TEST_F(LogTest, ForeignTextCannotBreakALine) {
   StderrPipe pipe;
   ASSERT_TRUE(log::open("p", folder_ + "/a.jsonl", LogConfig{}).ok());
