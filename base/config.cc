@@ -15,6 +15,7 @@
 
 #include "base/config_keys.h"
 #include "base/models.h"
+#include "base/utf8.h"
 
 namespace ringmaster {
 namespace {
@@ -221,6 +222,26 @@ Status check_across(const Reader& reader, const ClusterConfig& config) {
   return ok_status();
 }
 
+// YAML's own rule for UTF-8 text, which yaml-cpp does not keep: it replaces or drops what breaks it, and the
+// value that is served would not be the one that was written.
+Status check_characters(const Reader& reader, std::string_view text) {
+  const size_t valid = valid_utf8_prefix(text);
+  const auto bad = std::find_if(text.begin(), text.begin() + static_cast<ptrdiff_t>(valid), [](char c) {
+    return (static_cast<unsigned char>(c) < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F;
+  });
+  const auto at = static_cast<size_t>(bad - text.begin());
+  if (at == text.size()) return ok_status();
+  const std::string_view before = text.substr(0, at);
+  YAML::Mark mark;
+  mark.pos = static_cast<int>(at);
+  mark.line = static_cast<int>(std::count(before.begin(), before.end(), '\n'));
+  return reader.error_at(mark,
+                         at == valid ? "bytes that are not UTF-8"
+                                     : "the control character " + std::to_string(static_cast<int>(text[at])) +
+                                           "; allowed: tab and line ends",
+                         at == valid ? Code::kInvalidUtf8 : Code::kMalformed);
+}
+
 Result<std::string> read_file(const std::string& path) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
@@ -265,6 +286,7 @@ Result<ClusterConfig> parse_cluster_yaml(std::string_view text, const std::strin
   ClusterConfig config;
   config.source = source;
   Reader reader(source, config);
+  if (const Status characters = check_characters(reader, text); !characters.ok()) return characters.error();
   try {
     const std::vector<YAML::Node> documents = YAML::LoadAll(std::string(text));
     if (documents.size() > 1)

@@ -291,6 +291,14 @@ TEST(Config, RelativePathsStartAtTheFile) {
   EXPECT_EQ(parsed("model: ~/m.gguf").model, "/home/somebody/m.gguf");
 }
 
+// yaml-cpp would replace or drop them, and another model than the one that was written would be looked for.
+TEST(Config, TextIsUtf8WithoutControlCharacters) {
+  EXPECT_THAT(refusal("name: a\nmodel: \xFB.gguf\n"), StartsWith("my.yaml:2: bytes that are not UTF-8"));
+  EXPECT_THAT(refusal(std::string("model: a\0b\n", 11)), StartsWith("my.yaml:1: the control character 0"));
+  EXPECT_THAT(refusal("model: a\x7F\n"), HasSubstr("the control character 127"));
+  EXPECT_EQ(parsed("model:\t/models/\xC3\xA9.gguf\r\n").model, "/models/\xC3\xA9.gguf");
+}
+
 TEST(Config, FilesThatCannotBeReadAreRefused) {
   Folder folder;
   EXPECT_EQ(load_cluster_yaml(folder.path + "/none.yaml").error().code, Code::kNotFound);
