@@ -299,6 +299,12 @@ TEST(Config, TextIsUtf8WithoutControlCharacters) {
   EXPECT_EQ(parsed("model:\t/models/\xC3\xA9.gguf\r\n").model, "/models/\xC3\xA9.gguf");
 }
 
+// yaml-cpp's LoadAll never came back from these.
+TEST(Config, TextThatBelongsToNoValueIsRefused) {
+  EXPECT_THAT(refusal(",na~lmax:ve_re\n 0"), StartsWith("my.yaml:1: "));
+  EXPECT_THAT(refusal("name: a\n]\n"), StartsWith("my.yaml:2: "));
+}
+
 TEST(Config, FilesThatCannotBeReadAreRefused) {
   Folder folder;
   EXPECT_EQ(load_cluster_yaml(folder.path + "/none.yaml").error().code, Code::kNotFound);
