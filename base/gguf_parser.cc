@@ -292,7 +292,7 @@ class GgufParser {
   template <typename Stored, typename Held>
   bool read_numbers(uint64_t count, Gguf::Value& value) {  // REQUIRES: the file holds them
     std::vector<Held> numbers(count);
-    for (Held& number : numbers) number = take<Stored>();
+    for (Held& number : numbers) number = take<Stored>();  // NOLINT(bugprone-signed-char-misuse): an int8
     value = std::move(numbers);
     return true;
   }

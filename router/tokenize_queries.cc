@@ -36,8 +36,7 @@ void TokenizeQueries::answer(const Worker& from, const msg::Tokenized& answer) {
   if (found == open_.end() || found->second.worker.get() != &from) return;
   const Query query = std::move(found->second);
   open_.erase(found);
-  const Code code = answer.code() <= msg::Code::MAX ? msg::to_code(answer.code()) : Code::kInternal;
-  replies_.tokenize_reply(query.route, query.tag, answer.ids(), code,
+  replies_.tokenize_reply(query.route, query.tag, answer.ids(), msg::to_code(answer.code()),
                           answer.message() ? answer.message()->string_view() : std::string_view());
 }
 

@@ -16,7 +16,8 @@ Result<const Message*> open(Bytes bytes) {
   constexpr size_t kSmallest = 12;
   if (bytes.size() > kMaxMessageBytes)
     return Error{ringmaster::Code::kTooLarge, "message of " + std::to_string(bytes.size()) +
-                                                  " bytes; allowed: at most " + std::to_string(kMaxMessageBytes)};
+                                                  " bytes; allowed: at most " +
+                                                  std::to_string(kMaxMessageBytes)};
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
   if (bytes.size() < kSmallest || !flatbuffers::BufferHasIdentifier(data, identifier<Message>()))
     return Error{ringmaster::Code::kMalformed,
@@ -27,8 +28,9 @@ Result<const Message*> open(Bytes bytes) {
     return Error{ringmaster::Code::kMalformed, "message does not verify against its schema"};
   const auto* message = flatbuffers::GetRoot<Message>(data);
   if (message->version() == 0 || message->version() > kVersion)
-    return Error{ringmaster::Code::kUnsupportedVersion, "message version " + std::to_string(message->version()) +
-                                                            "; this build reads 1 to " + std::to_string(kVersion)};
+    return Error{ringmaster::Code::kUnsupportedVersion,
+                 "message version " + std::to_string(message->version()) + "; this build reads 1 to " +
+                     std::to_string(kVersion)};
   return message;
 }
 

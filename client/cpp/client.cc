@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <deque>
+#include <set>
 #include <zmq.hpp>
 
 #include "client/cpp/ringmaster.h"
@@ -24,6 +26,10 @@ int timeout_ms(Nanos now, Nanos deadline) {
   return static_cast<int>(std::min<Nanos>((deadline - now + kMillisecond - 1) / kMillisecond, 60'000));
 }
 
+bool is_ending(const Event& event) {
+  return std::holds_alternative<Ending>(event.what);
+}
+
 }  // namespace
 
 std::string_view name(FinishReason reason) {
@@ -43,6 +49,8 @@ struct Client::Impl {
   Session session;
   Nanos session_due = 0;
   uint64_t last_tag = 0;
+  std::deque<Event> set_aside;  // of other streams, taken while generate() waited for its own
+  std::set<Uid> abandoned;      // generate() gave them up: their events are nobody's
 
   Status send(msg::Bytes bytes) {
     // A DEALER without a connection queues up to its high-water mark; past that the cluster has been gone for
@@ -54,6 +62,27 @@ struct Client::Impl {
       return transport_error("send");
     }
     return ok_status();
+  }
+
+  // The next event of the session that somebody waits for; nothing at the deadline.
+  Result<std::optional<Event>> take(Nanos deadline) {
+    while (true) {
+      while (session.has_events()) {
+        auto event = session.take_event();
+        if (!abandoned.contains(event->uid)) return event;
+        if (is_ending(*event)) abandoned.erase(event->uid);
+      }
+      const bool last_look = monotonic_now() >= deadline;
+      if (auto pumped = pump(deadline); !pumped) return std::move(pumped).error();
+      if (!session.has_events() && session.rejected) {
+        // A Generate that cannot be read has no readable uid: the router names no stream, so all open ones
+        // are suspect.
+        const Error error = *std::exchange(session.rejected, std::nullopt);
+        if (session.open_streams() == 0) return error;
+        session.end_all(error.code, error.message);
+      }
+      if (!session.has_events() && last_look) return std::optional<Event>();
+    }
   }
 
   // Takes in what has arrived, waiting up to `deadline` for the first message. Returns after one batch.
@@ -116,24 +145,15 @@ Status Client::cancel(Uid uid) {
 }
 
 size_t Client::open_streams() const {
-  return impl_->session.open_streams();
+  const auto endings = std::count_if(impl_->set_aside.begin(), impl_->set_aside.end(), is_ending);
+  return impl_->session.open_streams() - impl_->abandoned.size() + static_cast<size_t>(endings);
 }
 
 Result<std::optional<Event>> Client::next(Nanos deadline) {
-  Session& session = impl_->session;
-  while (!session.has_events()) {
-    const bool last_look = monotonic_now() >= deadline;
-    if (auto pumped = impl_->pump(deadline); !pumped) return std::move(pumped).error();
-    if (!session.has_events() && session.rejected) {
-      // A Generate that cannot be read has no readable uid: the router names no stream, so all open ones are
-      // suspect.
-      const Error error = *std::exchange(session.rejected, std::nullopt);
-      if (session.open_streams() == 0) return error;
-      session.end_all(error.code, error.message);
-    }
-    if (!session.has_events() && last_look) return std::optional<Event>();
-  }
-  return session.take_event();
+  if (impl_->set_aside.empty()) return impl_->take(deadline);
+  Event event = std::move(impl_->set_aside.front());
+  impl_->set_aside.pop_front();
+  return std::optional<Event>(std::move(event));
 }
 
 Result<Answer> Client::generate(Request request, const std::function<void(const Piece&)>& on_piece,
@@ -144,18 +164,24 @@ Result<Answer> Client::generate(Request request, const std::function<void(const 
   Nanos deadline = monotonic_now() + timeout;
   bool cancelled = false;
   while (true) {
-    auto event = next(deadline);
+    auto event = impl_->take(deadline);
     if (!event) return event.error();
     if (!event->has_value()) {
       // After the cancel the router owes an ending; if even that does not come, the silence limit ends the
       // stream.
-      if (cancelled) return Error{Code::kDeadlineExceeded, "no ending after the request was cancelled"};
+      if (cancelled) {
+        impl_->abandoned.insert(*started);
+        return Error{Code::kDeadlineExceeded, "no ending after the request was cancelled"};
+      }
       (void)cancel(*started);
       cancelled = true;
       deadline = monotonic_now() + 5 * kSecond;
       continue;
     }
-    if ((*event)->uid != *started) continue;
+    if ((*event)->uid != *started) {
+      impl_->set_aside.push_back(std::move(**event));
+      continue;
+    }
     if (auto* accepted = std::get_if<Accepted>(&(*event)->what)) {
       answer.accepted = *accepted;
     } else if (auto* piece = std::get_if<Piece>(&(*event)->what)) {

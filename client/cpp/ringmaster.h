@@ -153,7 +153,8 @@ class Client {
   Result<std::optional<Event>> next(Nanos deadline);
   size_t open_streams() const;  // whose Ending next() has not handed out yet
 
-  // One request from start to ending. At `timeout` it is cancelled and the Ending says so.
+  // One request from start to ending. At `timeout` it is cancelled and the Ending says so. Events of other
+  // streams wait for next() meanwhile.
   Result<Answer> generate(Request request, const std::function<void(const Piece&)>& on_piece, Nanos timeout);
   Result<std::vector<TokenId>> tokenize(const Request& request, Nanos timeout);
   Result<ClusterStatus> status(Nanos timeout);

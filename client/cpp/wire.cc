@@ -112,7 +112,8 @@ msg::Bytes acks(Builder& b, const std::vector<PendingAck>& pending) {
 
 Ending ending(const msg::Done& done) {
   Ending out;
-  out.reason = static_cast<FinishReason>(done.reason());
+  out.reason = done.reason() <= msg::FinishReason::MAX ? static_cast<FinishReason>(done.reason())
+                                                       : FinishReason::kError;
   out.code = msg::to_code(done.code());
   out.message = text_or_empty(done.message());
   out.stop = text_or_empty(done.stop());

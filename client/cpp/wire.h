@@ -7,7 +7,7 @@
 
 namespace ringmaster::client::wire {
 
-// `received_ids` non-empty or `resume`: a resume of the same uid from those tokens on.
+// With `received_ids` a resume of the same uid from those tokens on.
 msg::Bytes generate(flatbuffers::FlatBufferBuilder& builder, Uid uid, const Request& request,
                     const std::vector<TokenId>& received_ids, uint64_t received_text_offset);
 msg::Bytes tokenize(flatbuffers::FlatBufferBuilder& builder, uint64_t tag, const Request& request);

@@ -60,11 +60,12 @@ class ScriptedRouter : public testing::Test {
     socket_.send(zmq::const_buffer(bytes.data(), bytes.size()));
   }
 
-  void accept(uint64_t seed = 7) {
+  void accept(uint64_t seed = 7, uint32_t next_token = 0) {
     b_.Clear();
     const msg::Uid uid = msg::to_wire(uid_);
-    send(msg::seal<msg::ClientMessage>(b_, msg::ClientBody::Accepted,
-                                       msg::CreateAccepted(b_, &uid, (1ull << 32) | 1, seed).Union()));
+    send(msg::seal<msg::ClientMessage>(
+        b_, msg::ClientBody::Accepted,
+        msg::CreateAccepted(b_, &uid, (1ull << 32) | 1, seed, next_token > 0, next_token).Union()));
   }
 
   void pieces(const std::vector<PieceSpec>& specs) { stream(specs, std::nullopt); }
@@ -163,6 +164,7 @@ TEST_F(ScriptedRouter, AsksAgainForAGapWithWhatItHas) {
   EXPECT_EQ(again.received_ids()->size(), 2u);
   EXPECT_EQ(again.received_text_offset(), 2u);
   EXPECT_EQ(again.sampling()->seed().value(), 5u);
+  accept(5, 2);
   pieces({{2, {3, 4}, 2, "cd"}});
   EXPECT_EQ(next_piece(client).text, "cd");
 }
@@ -177,6 +179,7 @@ TEST_F(ScriptedRouter, AnEndingThatOvertakesItsTokensWaitsForThem) {
   EXPECT_EQ(next_piece(client).text, "a");
   ASSERT_FALSE(client.next(monotonic_now() + 20 * kMillisecond)->has_value());
   EXPECT_EQ(receive_generate().received_ids()->size(), 1u);
+  accept(7, 1);
   stream({{1, {2}, 1, "b"}}, 2);
   EXPECT_EQ(next_piece(client).text, "b");
   EXPECT_EQ(std::get<Ending>(next(client).what).reason, FinishReason::kLength);
@@ -229,6 +232,34 @@ TEST_F(ScriptedRouter, GarbageFromTheClusterEndsStreamsWithACode) {
   const std::string garbage = "this is no FlatBuffer at all";
   send({reinterpret_cast<const std::byte*>(garbage.data()), garbage.size()});
   EXPECT_EQ(std::get<Ending>(next(client).what).code, Code::kMalformed);
+}
+
+TEST_F(ScriptedRouter, EventsOfOtherStreamsOutliveAGenerate) {
+  Client client = connect();
+  const auto other = client.start({.prompt = std::string("x"), .max_tokens = 1});
+  ASSERT_TRUE(other.ok());
+  receive_generate();
+  accept();
+  std::thread router([this, other] {
+    receive_generate();
+    const Uid own = uid_;
+    accept();
+    uid_ = *other;
+    stream({{0, {4}, 0, "d"}}, 1);
+    uid_ = own;
+    stream({{0, {5}, 0, "e"}}, 1);
+  });
+  const auto answer = client.generate({.prompt = std::string("y")}, nullptr, kPatience);
+  router.join();
+  ASSERT_TRUE(answer.ok()) << answer.error().message;
+  EXPECT_EQ(answer->text, "e");
+  EXPECT_EQ(client.open_streams(), 1u);
+  EXPECT_TRUE(std::holds_alternative<Accepted>(next(client).what));
+  EXPECT_EQ(next_piece(client).text, "d");
+  const Event ending = next(client);
+  EXPECT_EQ(ending.uid, *other);
+  EXPECT_EQ(std::get<Ending>(ending.what).reason, FinishReason::kLength);
+  EXPECT_EQ(client.open_streams(), 0u);
 }
 
 TEST_F(ScriptedRouter, TokenizeMatchesAnswersByTag) {

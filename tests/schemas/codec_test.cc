@@ -220,5 +220,10 @@ TEST(Codec, CodesHaveTheSameNamesHereAndThere) {
     EXPECT_EQ(EnumNameCode(static_cast<Code>(i)), name(static_cast<ringmaster::Code>(i)));
 }
 
+TEST(Codec, ACodeOfANewerBuildIsInternal) {
+  EXPECT_EQ(to_code(Code::worker_lost), ringmaster::Code::kWorkerLost);
+  EXPECT_EQ(to_code(static_cast<Code>(200)), ringmaster::Code::kInternal);
+}
+
 }  // namespace
 }  // namespace ringmaster::msg
