@@ -40,14 +40,14 @@ bool Output::acknowledge(TextPosition position) {
 
 Status Output::rewind(TextPosition position) {
   const TextPosition first = acknowledged();
-  if (position.next_token < first.next_token || position.next_token > sent_.next_token)
+  if (position.next_token < first.next_token || position.next_token > ever_sent_.next_token)
     return Error{Code::kInvalidArgument, "resume from token " + std::to_string(position.next_token) +
                                              "; kept are " + std::to_string(first.next_token) + " to " +
-                                             std::to_string(sent_.next_token)};
-  if (position.text_offset < first.text_offset || position.text_offset > sent_.text_offset)
+                                             std::to_string(ever_sent_.next_token)};
+  if (position.text_offset < first.text_offset || position.text_offset > ever_sent_.text_offset)
     return Error{Code::kInvalidArgument, "resume from text byte " + std::to_string(position.text_offset) +
                                              "; kept are " + std::to_string(first.text_offset) + " to " +
-                                             std::to_string(sent_.text_offset)};
+                                             std::to_string(ever_sent_.text_offset)};
   const auto text = text_.from(position.text_offset);
   if (!is_character_border({text.data(), text.size()}, 0))
     return Error{Code::kInvalidArgument, "resume from text byte " + std::to_string(position.text_offset) +

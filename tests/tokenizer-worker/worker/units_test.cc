@@ -113,6 +113,17 @@ TEST(Output, AnAcknowledgementThatMeetsARewindCounts) {
   EXPECT_FALSE(output.acknowledge({7, 6}));  // never sent
 }
 
+TEST(Output, ASecondRewindMayBeFurtherThanTheFirst) {
+  Output output;
+  output.start_at({}, /*with_logprobs=*/false);
+  for (TokenId id = 0; id < 6; ++id) output.add_token(id, 0, {});
+  output.mark_sent();
+  ASSERT_TRUE(output.rewind({2, 0}).ok());
+  ASSERT_TRUE(output.rewind({5, 0}).ok());  // two words of the router in one turn, nothing sent between
+  EXPECT_EQ(output.unsent_ids().size(), 1u);
+  EXPECT_FALSE(output.rewind({7, 0}).ok());
+}
+
 TEST(StageTimings, InOrder) {
   const auto t = stage_timings({100, 110, 130, 160, 200, 250}, 310);
   EXPECT_EQ(t.route(), 10u);
