@@ -1,5 +1,6 @@
-// One monotonic clock for deadlines and stage timings, in nanoseconds, comparable between the processes of one
-// host (CLOCK_MONOTONIC). Actors never read it themselves: `now` is handed to them, so tests run on a fake one.
+// One monotonic clock for deadlines and stage timings, in nanoseconds, comparable between the processes of
+// one host (CLOCK_MONOTONIC). Actors never read it themselves: `now` is handed to them, so tests run on a
+// fake one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

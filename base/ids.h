@@ -19,15 +19,18 @@ using Epoch = uint64_t;
 struct Uid {
   uint64_t hi = 0;
   uint64_t lo = 0;
-  auto operator<=>(const Uid&) const = default;
+  auto operator<=>(const Uid&) const = default;  // NOLINT(modernize-use-nullptr): of the code made for it
 };
 
 Uid random_uid();
+uint64_t random_number();        // 64 bits from the kernel, never 0: instances of workers, seeds
 std::string to_string(Uid uid);  // 32 lower-case hexadecimal digits
 
 }  // namespace ringmaster
 
 template <>
 struct std::hash<ringmaster::Uid> {
-  size_t operator()(const ringmaster::Uid& uid) const noexcept { return uid.hi ^ (uid.lo * 0x9E3779B97F4A7C15ull); }
+  size_t operator()(const ringmaster::Uid& uid) const noexcept {
+    return uid.hi ^ (uid.lo * 0x9E3779B97F4A7C15ull);
+  }
 };

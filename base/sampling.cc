@@ -30,7 +30,8 @@ Status check(const Sampling& s) {
                                       " entries; allowed: at most " + std::to_string(kMaxLogitBias)};
   for (const LogitBias& entry : s.logit_bias)
     if (!(entry.bias >= -100 && entry.bias <= 100))
-      return out_of_range(("logit_bias[" + std::to_string(entry.id) + "]").c_str(), entry.bias, "-100 to 100");
+      return out_of_range(("logit_bias[" + std::to_string(entry.id) + "]").c_str(), entry.bias,
+                          "-100 to 100");
   return ok_status();
 }
 

@@ -28,9 +28,9 @@ enum class Code : uint8_t {
   kResourceExhausted,      // memory, blocks, descriptors
   kDeadlineExceeded,
   kCancelled,
-  kUnavailable,            // no ready worker
-  kWorkerLost,             // the worker that ran the request died
-  kInternal,               // a bug: books do not balance, an impossible state
+  kUnavailable,  // no ready worker
+  kWorkerLost,   // the worker that ran the request died
+  kInternal,     // a bug: books do not balance, an impossible state
 };
 inline constexpr Code kLastCode = Code::kInternal;
 
@@ -46,8 +46,8 @@ struct [[nodiscard]] Error {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}          // NOLINT: implicit by design
-  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}      // NOLINT
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit by design
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT
   bool ok() const { return state_.index() == 0; }
   explicit operator bool() const { return ok(); }
   T& value() & { return std::get<0>(state_); }
@@ -66,6 +66,8 @@ class [[nodiscard]] Result {
 
 struct Unit {};
 using Status = Result<Unit>;
-inline Status ok_status() { return Status(Unit{}); }
+inline Status ok_status() {
+  return Status(Unit{});
+}
 
 }  // namespace ringmaster

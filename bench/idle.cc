@@ -32,7 +32,9 @@ int main(int argc, char** argv) {
   cluster.up();
   auto client = cluster.connect();
   std::vector<double> warm;
-  for (int i = 0; i < 50; ++i) warm.push_back(first_token_ms(client));
+  constexpr int kWarmRequests = 50;
+  warm.reserve(kWarmRequests);
+  for (int i = 0; i < kWarmRequests; ++i) warm.push_back(first_token_ms(client));
   const auto processes = cluster.processes();
   const auto used = [&] {
     double total = 0;

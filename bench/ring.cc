@@ -88,6 +88,7 @@ double throughput(uint64_t records, uint64_t batch) {
 
 double median_throughput(uint64_t records, uint64_t batch) {
   std::vector<double> runs;
+  runs.reserve(kRuns);
   for (int i = 0; i < kRuns; ++i) runs.push_back(throughput(records, batch));
   std::nth_element(runs.begin(), runs.begin() + kRuns / 2, runs.end());
   return runs[kRuns / 2];

@@ -49,7 +49,7 @@ Status start(const ClusterConfig& config, const std::string& name, Process& p) {
   p.device = std::move(device).value();
   log_device(p.device->info());
 
-  const WorkerIdentity identity{name, getpid(), random_uid().hi, config.ring_socket(name), config.model};
+  const WorkerIdentity identity{name, getpid(), random_number(), config.ring_socket(name), config.model};
   auto slots = shm::SlotServer::create(identity.ring_socket, config.gpu_worker.slots, shm::SlotSizes{},
                                        identity.instance, *p.bell);
   if (!slots) return std::move(slots).error();

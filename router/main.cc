@@ -1,14 +1,10 @@
 // router --config STATE/cluster.yaml --name router [--ready-fd N]
 // Puts the Router actor on ZeroMQ. SIGTERM or SIGINT once: drain; twice: end what is live now.
-#include <sys/random.h>
-
-#include <cerrno>
-#include <cstring>
-
 #include "actor/loop.h"
 #include "actor/turn_away.h"
 #include "actor/zmq_transport.h"
 #include "base/config.h"
+#include "base/ids.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/ready.h"
@@ -52,17 +48,8 @@ class TurnedAwayReport {
   Nanos next_ = 0;
 };
 
-Result<uint64_t> random_seed() {
-  uint64_t seed = 0;
-  if (getrandom(&seed, sizeof(seed), 0) != sizeof(seed))
-    return Error{Code::kInternal, std::string("getrandom: ") + std::strerror(errno)};
-  return seed;
-}
-
 Status serve(const ProcessArguments& arguments, const ClusterConfig& config) {
   check_descriptor_limit(config);
-  auto seed = random_seed();
-  if (!seed) return std::move(seed).error();
   auto bell = shm::Doorbell::create();
   if (!bell) return std::move(bell).error();
   // The endpoints first: a second router of this cluster must fail before it takes an incarnation.
@@ -74,7 +61,7 @@ Status serve(const ProcessArguments& arguments, const ClusterConfig& config) {
   auto incarnation = next_incarnation(config.state_dir);
   if (!incarnation) return std::move(incarnation).error();
 
-  Router router(**transport, RouterOptions::from(config, *incarnation, *seed));
+  Router router(**transport, RouterOptions::from(config, *incarnation, random_number()));
   auto loop = actor::Loop::create(router, **transport, *bell);
   if (!loop) return std::move(loop).error();
   bool asked = false;

@@ -34,13 +34,19 @@ Result<const Message*> open(Bytes bytes);
 template <typename Message, typename BodyType>
 Bytes seal(flatbuffers::FlatBufferBuilder& builder, BodyType type, flatbuffers::Offset<void> body);
 
-inline ringmaster::Uid to_uid(const Uid& uid) { return {uid.hi(), uid.lo()}; }
-inline Uid to_wire(ringmaster::Uid uid) { return Uid(uid.hi, uid.lo); }
+inline ringmaster::Uid to_uid(const Uid& uid) {
+  return {uid.hi(), uid.lo()};
+}
+inline Uid to_wire(ringmaster::Uid uid) {
+  return Uid(uid.hi, uid.lo);
+}
 // A code that this build does not know is kInternal: the verifier does not check the range of enums.
 inline ringmaster::Code to_code(Code code) {
   return code <= Code::MAX ? static_cast<ringmaster::Code>(code) : ringmaster::Code::kInternal;
 }
-inline Code to_wire(ringmaster::Code code) { return static_cast<Code>(code); }
+inline Code to_wire(ringmaster::Code code) {
+  return static_cast<Code>(code);
+}
 
 extern template Result<const RouterMessage*> open<RouterMessage>(Bytes);
 extern template Result<const ClientMessage*> open<ClientMessage>(Bytes);
@@ -52,13 +58,21 @@ extern template Result<const GpuWorkerMessage*> open<GpuWorkerMessage>(Bytes);
 template <typename Message>
 const char* identifier();
 template <>
-inline const char* identifier<RouterMessage>() { return RouterMessageIdentifier(); }
+inline const char* identifier<RouterMessage>() {
+  return RouterMessageIdentifier();
+}
 template <>
-inline const char* identifier<ClientMessage>() { return ClientMessageIdentifier(); }
+inline const char* identifier<ClientMessage>() {
+  return ClientMessageIdentifier();
+}
 template <>
-inline const char* identifier<TokenizerWorkerMessage>() { return TokenizerWorkerMessageIdentifier(); }
+inline const char* identifier<TokenizerWorkerMessage>() {
+  return TokenizerWorkerMessageIdentifier();
+}
 template <>
-inline const char* identifier<GpuWorkerMessage>() { return GpuWorkerMessageIdentifier(); }
+inline const char* identifier<GpuWorkerMessage>() {
+  return GpuWorkerMessageIdentifier();
+}
 
 template <typename Message, typename BodyType>
 Bytes seal(flatbuffers::FlatBufferBuilder& builder, BodyType type, flatbuffers::Offset<void> body) {

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <random>
 #include <string>
 
 #include "actor/loop.h"
 #include "actor/zmq_transport.h"
 #include "base/config.h"
 #include "base/gguf.h"
+#include "base/ids.h"
 #include "base/log.h"
 #include "base/process.h"
 #include "base/ready.h"
@@ -78,15 +78,10 @@ Result<TextModel> load_model(const ClusterConfig& config) {
   return model;
 }
 
-uint64_t random_instance() {
-  std::random_device device;
-  return (uint64_t{device()} << 32 | device()) | 1;  // 0 means none
-}
-
 WorkerIdentity identity_of(const std::string& name, const TextModel& model, const ClusterConfig& config) {
   return {name,
           static_cast<int>(::getpid()),
-          random_instance(),
+          random_number(),
           model.name,
           model.weights_hash,
           model.tokenizer->vocab_size(),

@@ -99,7 +99,7 @@ Status read_limits(const msg::Generate& request, RequestParams& params) {
                      std::to_string(kMaxTopLogprobs));
     params.top_logprobs = *request.logprobs();
   }
-  params.priority = request.priority();
+  params.priority = request.priority();  // NOLINT(bugprone-signed-char-misuse): a number, with its sign
   return ok_status();
 }
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -24,8 +25,7 @@ void sleep_for(Nanos time) {
 }
 
 double quantile(std::vector<double>& values, double p) {
-  const auto at =
-      values.begin() + static_cast<std::ptrdiff_t>(p * static_cast<double>(values.size() - 1) + 0.5);
+  const auto at = values.begin() + std::lround(p * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), at, values.end());
   return *at;
 }

@@ -1,8 +1,8 @@
-// The narrow interface at the level of a step behind which `fake`, `cpu` and `cuda` live. A device owns weights, KV
-// memory and lanes; it knows blocks and lanes by number and nothing of requests.
+// The narrow interface at the level of a step behind which `fake`, `cpu` and `cuda` live. A device owns
+// weights, KV memory and lanes; it knows blocks and lanes by number and nothing of requests.
 //
-// Thread: all calls come from the worker's loop thread. A device computes on threads of its own and rings the doorbell it
-// was given when a step is done; a device driven by a timer says when to look again (next_event).
+// Thread: all calls come from the worker's loop thread. A device computes on threads of its own and rings the
+// doorbell it was given when a step is done; a device driven by a timer says when to look again (next_event).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,9 +19,9 @@
 namespace ringmaster::gpu_worker {
 
 struct DeviceInfo {
-  std::string kind;  // "fake", "cpu", "cuda"
+  std::string kind;     // "fake", "cpu", "cuda"
   std::string variant;  // instruction set or chip: "avx512", "avx2", "generic"
-  std::string model;  // what the file calls itself
+  std::string model;    // what the file calls itself
   uint64_t weights_hash = 0;
   uint32_t vocab_size = 0;
   uint32_t context_length = 0;
@@ -39,8 +39,8 @@ class Device {
 
   virtual ~Device() = default;
   virtual const DeviceInfo& info() const = 0;
-  // Enqueues a step and returns at once. REQUIRES: fewer than kMaxInFlight in flight; every id below vocab_size or
-  // kFromLane; blocks and lanes in range. Steps run in order.
+  // Enqueues a step and returns at once. REQUIRES: fewer than kMaxInFlight in flight; every id below
+  // vocab_size or kFromLane; blocks and lanes in range. Steps run in order.
   virtual void submit(StepPlan plan) = 0;
   // The oldest finished step, or nothing yet. Steps retire in order.
   virtual std::optional<StepResult> retire(Nanos now) = 0;
@@ -48,8 +48,8 @@ class Device {
   virtual Nanos next_event() const { return kNever; }
 };
 
-// Loads the model and makes the device the configuration asks for. `bell` outlives it. Every refusal (missing file,
-// truncated, unsupported, too little memory) comes before memory is taken, with the numbers.
+// Loads the model and makes the device the configuration asks for. `bell` outlives it. Every refusal (missing
+// file, truncated, unsupported, too little memory) comes before memory is taken, with the numbers.
 Result<std::unique_ptr<Device>> make_device(const GpuWorkerConfig& config, const std::string& model_path,
                                             shm::Doorbell& bell);
 

@@ -1,10 +1,8 @@
 #include "gpu-worker/kv/siphash.h"
 
-#include <sys/random.h>
-
 #include <bit>
-#include <cerrno>
-#include <system_error>
+
+#include "base/ids.h"
 
 namespace ringmaster::gpu_worker {
 
@@ -53,16 +51,7 @@ Hash128 SipHash128::finish() {
 }
 
 SipHash128::Key random_siphash_key() {
-  SipHash128::Key key{};
-  ssize_t got;
-  do {
-    got = getrandom(key.data(), sizeof(key), 0);
-  } while (got < 0 && errno == EINTR);
-  // Up to 256 bytes come whole or not at all (getrandom(2)).
-  if (got != static_cast<ssize_t>(sizeof(key))) {
-    throw std::system_error(errno, std::generic_category(), "getrandom: no key for the prefix index");
-  }
-  return key;
+  return {random_number(), random_number()};
 }
 
 }  // namespace ringmaster::gpu_worker

@@ -31,7 +31,7 @@ class SipHash128 {
   uint64_t bytes_ = 0;
 };
 
-// 128 bits from the kernel. Throws std::system_error when it has none to give (start-up only).
+// 128 bits from the kernel.
 SipHash128::Key random_siphash_key();
 
 }  // namespace ringmaster::gpu_worker

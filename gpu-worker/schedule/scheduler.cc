@@ -192,6 +192,7 @@ std::vector<Epoch> Scheduler::live() const {
   for (const auto& [epoch, s] : sequences_) all.push_back(s.get());
   std::ranges::sort(all, {}, [](const Sequence* s) { return s->serial; });
   std::vector<Epoch> epochs;
+  epochs.reserve(all.size());
   for (const Sequence* s : all) epochs.push_back(s->epoch);
   return epochs;
 }
