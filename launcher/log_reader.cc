@@ -52,18 +52,22 @@ std::optional<LogLine> parse_log_line(const std::string& text) {
 }
 
 std::string readable(const LogLine& line) {
-  const time_t seconds = line.t / kSecond;
+  const int64_t part = line.t % kSecond;  // of a second; below 0 before 1970
+  const time_t seconds = line.t / kSecond - (part < 0 ? 1 : 0);
   tm local{};
   localtime_r(&seconds, &local);
   char time[64];
   const size_t size = strftime(time, sizeof time, "%Y-%m-%d %H:%M:%S", &local);
-  std::snprintf(time + size, sizeof time - size, ".%03d", static_cast<int>(line.t % kSecond / kMillisecond));
+  std::snprintf(time + size, sizeof time - size, ".%03d",
+                static_cast<int>((part + kSecond) % kSecond / kMillisecond));
+  const auto level = static_cast<unsigned char>(line.level.empty() ? '?' : line.level[0]);
   std::string out = std::string(time) + " " + line.process + " ";
-  out +=
-      line.level.empty() ? '?' : static_cast<char>(std::toupper(static_cast<unsigned char>(line.level[0])));
+  out += std::isalpha(level) != 0 ? static_cast<char>(std::toupper(level)) : '?';
   if (!line.uid.empty()) out += " [" + line.uid + "]";
-  out += " ";
-  for (const char c : line.text) out += static_cast<unsigned char>(c) < 0x20 || c == 0x7F ? '?' : c;
+  out += " " + line.text;
+  // Each field comes from a file: none of them may speak to the terminal.
+  std::replace_if(
+      out.begin(), out.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }, '?');
   return out;
 }
 

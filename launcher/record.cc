@@ -4,6 +4,8 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <stdexcept>
+#include <utility>
 
 namespace ringmaster::launcher {
 namespace {
@@ -13,6 +15,17 @@ using Json = nlohmann::ordered_json;
 std::string slurp(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Json's own conversion cuts off what does not fit: pid 4294967297 would read as 1.
+template <typename T>
+T number(const Json& object, const char* key) {
+  const Json& value = object.at(key);
+  const bool fits = value.is_number_unsigned()  ? std::in_range<T>(value.get<uint64_t>())
+                    : value.is_number_integer() ? std::in_range<T>(value.get<int64_t>())
+                                                : false;
+  if (!fits) throw std::out_of_range(key);
+  return value.get<T>();
 }
 
 }  // namespace
@@ -41,24 +54,26 @@ Result<SupervisorRecord> parse_record(std::string_view text) {
   try {
     const Json json = Json::parse(text);
     SupervisorRecord record{.name = json.at("name"),
-                            .pid = json.at("pid"),
-                            .start_ticks = json.at("start_ticks"),
-                            .started_at = json.at("started_at"),
+                            .pid = number<pid_t>(json, "pid"),
+                            .start_ticks = number<uint64_t>(json, "start_ticks"),
+                            .started_at = number<int64_t>(json, "started_at"),
                             .state = json.at("state"),
                             .client_endpoint = json.at("client_endpoint"),
                             .worker_endpoint = json.at("worker_endpoint"),
                             .children = {}};
     for (const Json& child : json.at("children"))
       record.children.push_back({.name = child.at("name"),
-                                 .pid = child.at("pid"),
+                                 .pid = number<pid_t>(child, "pid"),
                                  .state = child.at("state"),
-                                 .restarts = child.at("restarts"),
-                                 .started_at = child.at("started_at"),
+                                 .restarts = number<uint32_t>(child, "restarts"),
+                                 .started_at = number<int64_t>(child, "started_at"),
                                  .last_end = child.at("last_end")});
     if (record.pid <= 0) return Error{Code::kMalformed, "pid is " + std::to_string(record.pid)};
     return record;
   } catch (const Json::exception& error) {
     return Error{Code::kMalformed, error.what()};
+  } catch (const std::out_of_range& key) {
+    return Error{Code::kMalformed, std::string(key.what()) + " is no whole number in its range"};
   }
 }
 

@@ -292,6 +292,57 @@ void write_tokenizer() {
         script(0, "aab", std::string(150, 'a') + std::string(80, ' ') + "aab", {100, 100, 101}));
 }
 
+// ---- what the launcher reads ----
+
+void write_log_reader() {
+  const auto line = [](int process, int64_t time, int text) {
+    return Script().byte(1).byte(process).number(time).byte(text).bytes();
+  };
+  const auto append = [](int process, std::string_view bytes) {
+    return Script().byte(0).byte(process).sized(bytes).bytes();
+  };
+  const auto rotate = [](int process) { return Script().byte(2).byte(process).bytes(); };
+  const std::string look = Script().byte(3).byte(0).bytes();
+  write("log_reader", "merged", line(0, 3, 1) + line(1, 2, 2) + line(2, 4, 3) + line(2, 3, 4));
+  write("log_reader", "rotated",
+        line(2, 1, 1) + look + line(2, 2, 2) + rotate(2) + line(2, 3, 3) + rotate(2) + look + line(2, 4, 4) +
+            line(0, 9, 5) + rotate(0) + rotate(0) + line(0, 1, 6));
+  write("log_reader", "half",
+        append(0, "{\"t\":7,\"text\":\"half") + look + append(0, " a line\"}\n") + append(1, "no end") +
+            rotate(1) + line(1, 5, 5));
+  write("log_reader", "fields",
+        append(2,
+               "{\"t\":1700000000123456789,\"level\":\"warning\",\"process\":\"router\",\"uid\":\"00ff\","
+               "\"text\":\"a\\u001b[2J\\nb\"}\n[1]\n{\"t\":\"x\"}\n\n"));
+}
+void write_launcher() {
+  write("launcher", "supervisor",
+        Script()
+            .byte(0)
+            .text(R"({"name":"lab","pid":7,"start_ticks":99,"started_at":17,"state":"ready",)"
+                  R"("client_endpoint":"ipc:///x/c","worker_endpoint":"ipc:///x/w","children":[{"name":)"
+                  R"("router","pid":8,"state":"ready","restarts":2,"started_at":5,"last_end":"killed"}]})")
+            .bytes());
+  using namespace std::string_view_literals;
+  write("launcher", "arguments",
+        Script()
+            .byte(1)
+            .text("--config\0/run/c.yaml\0--name\0gpu-worker.3\0--ready-fd\0"
+                  "3\0"sv)
+            .bytes());
+  write("launcher", "lines", Script().byte(2).byte(7).byte(2).text("one\n\na long line\nhalf").bytes());
+  write("launcher", "merged", Script().byte(3).text("a\tb\x1B[2J").bytes());
+  write("launcher", "memory",
+        Script()
+            .byte(4)
+            .sized("MemTotal:  16 kB\nMemAvailable:   1200000 kB\n")
+            .sized("1:name=x:/\n0::/a\n")
+            .sized("1000000\n")
+            .sized("900000\n")
+            .sized("anon 5\nfile 4096\n")
+            .bytes());
+}
+
 }  // namespace
 }  // namespace ringmaster::fuzz
 
@@ -309,4 +360,6 @@ int main(int argc, char** argv) {
   write_config();
   write_templates();
   write_tokenizer();
+  write_log_reader();
+  write_launcher();
 }

@@ -128,6 +128,10 @@ TEST(LogLine, IsReadableAndClean) {
       R"({"t":1700000000123456789,"level":"warning","process":"router","pid":1,"uid":"00ff","epoch":7,"text":"a\u001b[2J\nb"})");
   ASSERT_TRUE(line.has_value());
   EXPECT_EQ(readable(*line), "2023-11-14 22:13:20.123 router W [00ff] a?[2J?b");
+  const auto hostile =
+      parse_log_line(R"({"t":-1,"level":"\u001b","process":"r\u001b[2J","uid":"\n","text":"a"})");
+  ASSERT_TRUE(hostile.has_value());
+  EXPECT_EQ(readable(*hostile), "1969-12-31 23:59:59.999 r?[2J ? [?] a");
   EXPECT_FALSE(parse_log_line("{}").has_value());
   EXPECT_FALSE(parse_log_line("3").has_value());
 }

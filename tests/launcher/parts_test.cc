@@ -95,6 +95,12 @@ TEST(Record, BrokenTextIsAnError) {
     EXPECT_FALSE(parse_record(text).ok()) << text;
   std::string negative = to_json({.name = "n", .pid = -1});
   EXPECT_FALSE(parse_record(negative).ok());
+  for (const char* pid : {"4294967297", "1e3", "18446744073709551615"}) {  // none of them is 1, 1000 or -1
+    std::string text = to_json({.name = "n", .pid = 77});
+    const auto parsed = parse_record(text.replace(text.find("77"), 2, pid));
+    ASSERT_FALSE(parsed.ok()) << pid;
+    EXPECT_EQ(parsed.error().message, "pid is no whole number in its range");
+  }
   Folder folder;
   EXPECT_EQ(read_record(folder.path).error().code, Code::kNotFound);
   spill(folder / "supervisor.json", "{\"na");
