@@ -135,7 +135,20 @@ void MemoryTransport::pause(const std::string& name) {
 void MemoryTransport::resume(const std::string& name) {
   Node& it = node(name);
   it.paused = false;
-  if (it.actor != nullptr) run_timers(it);
+  // What has arrived meanwhile comes before timers, as in Loop.
+  if (it.actor == nullptr) return;
+  if (message_waits(name))
+    it.timer = now_;
+  else
+    run_timers(it);
+}
+
+bool MemoryTransport::message_waits(const std::string& name) const {
+  for (const auto& [order, delivery] : queue_) {
+    if (order.first > now_) return false;
+    if (delivery.to == name) return true;
+  }
+  return false;
 }
 
 bool MemoryTransport::alive(const std::string& name) const {

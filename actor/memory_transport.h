@@ -98,6 +98,8 @@ class MemoryTransport {
   void pause(const std::string& name);
   void resume(const std::string& name);
   bool alive(const std::string& name) const;
+  // A message for this actor could be delivered now.
+  bool message_waits(const std::string& name) const;
 
   // Messages on their way, in order of delivery.
   std::vector<const Delivery*> queued() const;

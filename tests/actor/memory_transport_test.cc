@@ -171,10 +171,35 @@ TEST_F(Network, PausedActorsGetNothingUntilResumed) {
   EXPECT_THAT(w0.got, IsEmpty());
   EXPECT_THAT(w0.timers_ran_at, IsEmpty());
   net.resume("w0");
-  EXPECT_THAT(w0.timers_ran_at, ElementsAre(3000));
   net.run_until(3000);
   EXPECT_THAT(w0.got, ElementsAre("0  a"));
   EXPECT_EQ(w0.received_at[0], 3000);
+  EXPECT_THAT(w0.timers_ran_at, ElementsAre(3000));
+}
+
+// As in Loop: whoever judges others by their silence first hears what they said while it was stopped.
+TEST_F(Network, AResumedActorHearsWhatWaitsBeforeItsTimersRun) {
+  size_t heard_before_timers = 0;
+  w0.on_timers = [&](Nanos now) {
+    heard_before_timers = w0.got.size();
+    return now + 100;
+  };
+  net.pause("w0");
+  EXPECT_EQ(send(router_out, 1, "w0", "a"), Sent::kOk);
+  net.run_until(3000);
+  w0.timers_ran_at.clear();
+  net.resume("w0");
+  EXPECT_TRUE(net.message_waits("w0"));
+  EXPECT_THAT(w0.timers_ran_at, IsEmpty());
+  net.run_until(3000);
+  EXPECT_EQ(heard_before_timers, 1u);
+  EXPECT_FALSE(net.message_waits("w0"));
+
+  net.pause("w0");
+  net.run_until(4000);
+  w0.timers_ran_at.clear();
+  net.resume("w0");  // nothing waits
+  EXPECT_THAT(w0.timers_ran_at, ElementsAre(4000));
 }
 
 TEST_F(Network, HighWaterMarkOfAPair) {
