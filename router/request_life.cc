@@ -119,11 +119,9 @@ void RequestLife::resume(Request& r, std::string_view route, const msg::Generate
   };
   if (r.tenant != tenant_of(request))
     return refuse({Code::kPermissionDenied, "this uid belongs to another tenant"});
-  const uint32_t received = received_tokens(request);
-  if (received > r.sent_tokens || request.received_text_offset() > r.sent_text)
-    return refuse({Code::kInvalidArgument,
-                   fmt::format("the resume has {} tokens and {} bytes of text; only {} and {} were sent",
-                               received, request.received_text_offset(), r.sent_tokens, r.sent_text)});
+  // A client may be ahead of what was sent in this life of the request (acks() says why).
+  const uint32_t received = std::min(received_tokens(request), r.sent_tokens);
+  const uint64_t received_text = std::min(request.received_text_offset(), r.sent_text);
   counters_.add(Counter::kRequestsResumed);
   table_.attach(r, route, now);
   r.orphan_since = 0;
@@ -131,7 +129,7 @@ void RequestLife::resume(Request& r, std::string_view route, const msg::Generate
   // What was acknowledged may have been freed: a client that says it has less is told so by next_token. What
   // it says it has is acknowledged by that, since the worker frees it on Resend.
   const uint32_t next_token = r.acked_tokens = std::max(received, r.acked_tokens);
-  const uint64_t text_offset = r.acked_text = std::max(request.received_text_offset(), r.acked_text);
+  const uint64_t text_offset = r.acked_text = std::max(received_text, r.acked_text);
   replies_.accepted(r, true, next_token);
   if (r.state() == State::kRunning || r.state() == State::kEnding)
     replies_.resend(r, next_token, text_offset);
@@ -159,7 +157,6 @@ Status RequestLife::acks(std::string_view route, const msg::Acks& message, Nanos
   if (acks.size() > kMaxAcks)
     return Error{Code::kTooLarge,
                  fmt::format("Acks has {} entries; allowed: at most {}", acks.size(), kMaxAcks)};
-  Status outcome = ok_status();
   ack_scratch_.clear();
   for (const msg::Ack* ack : acks) {
     Request* r = table_.find(msg::to_uid(*ack->uid()));
@@ -167,19 +164,17 @@ Status RequestLife::acks(std::string_view route, const msg::Acks& message, Nanos
       counters_.add(Counter::kAcksIgnored);
       continue;
     }
-    if (ack->next_token() > r->sent_tokens || ack->text_offset() > r->sent_text) {
-      counters_.add(Counter::kAcksIgnored);
-      outcome = Error{Code::kInvalidArgument,
-                      fmt::format("acknowledged {} tokens and {} bytes of {}; only {} and {} were sent",
-                                  ack->next_token(), ack->text_offset(), to_string(r->uid), r->sent_tokens,
-                                  r->sent_text)};
-      continue;
-    }
-    r->acked_tokens = std::max(r->acked_tokens, ack->next_token());
-    r->acked_text = std::max(r->acked_text, ack->text_offset());
-    const bool wanted = r->live() ? r->state() != State::kWaiting : r->kept_by_worker;
+    // More than was sent: of a former life of the request, whose last pieces met the resume that began this
+    // one. They will be sent once more and counted then; until then the client has all that was sent.
+    const uint32_t next_token = std::min(ack->next_token(), r->sent_tokens);
+    const uint64_t text_offset = std::min(ack->text_offset(), r->sent_text);
+    const bool news = next_token > r->acked_tokens || text_offset > r->acked_text;
+    r->acked_tokens = std::max(r->acked_tokens, next_token);
+    r->acked_text = std::max(r->acked_text, text_offset);
+    // Of a stream that has ended the last one frees it, also when a resume has said the same before.
+    const bool wanted = r->live() ? news && r->state() != State::kWaiting : r->kept_by_worker;
     if (wanted && alive(r->tokenizer))
-      ack_scratch_.push_back({r->tokenizer.get(), r->epoch, ack->next_token(), ack->text_offset()});
+      ack_scratch_.push_back({r->tokenizer.get(), r->epoch, r->acked_tokens, r->acked_text});
     if (!r->live() && r->all_acked()) {
       r->kept_by_worker = false;  // the worker frees it on this acknowledgement
       if (expiry(*r) <= now)
@@ -197,7 +192,7 @@ Status RequestLife::acks(std::string_view route, const msg::Acks& message, Nanos
     replies_.acked(batch_scratch_);
     ack_scratch_.erase(ack_scratch_.begin(), others);
   }
-  return outcome;
+  return ok_status();
 }
 
 void RequestLife::cancel(std::string_view route, const msg::Cancel& message, Nanos now) {

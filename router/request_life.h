@@ -27,7 +27,7 @@ namespace ringmaster::router {
 
 struct RequestLimits {
   uint32_t max_live = 4096;
-  size_t max_ended = 4 * 4096;            // endings kept for clients that lost them
+  size_t max_ended = 16'384;              // endings kept for clients that lost them
   size_t max_waiting_bytes = 256u << 20;  // prompts held while no worker has room
   Nanos place_limit = 10 * kSecond;       // longest wait for a worker with room
   Nanos end_limit = 2 * kSecond;          // a tokenizer-worker answers End or Resend within this
@@ -42,7 +42,7 @@ class RequestLife {
   // ---- from clients ----
   // `bytes` is the message that holds `request`.
   void generate(std::string_view route, const msg::Generate& request, actor::Bytes bytes, Nanos now);
-  // Error: an acknowledgement of what was never sent, or too many at once; the rest of the message counts.
+  // Error: too many at once; none of them counts.
   Status acks(std::string_view route, const msg::Acks& message, Nanos now);
   void cancel(std::string_view route, const msg::Cancel& message, Nanos now);
   void client_heard(std::string_view route, Nanos now);

@@ -13,6 +13,10 @@ namespace {
 // still lies unread, so their silence is not theirs. Above the longest turn of the loop (an 8 MB prompt is
 // checked and copied in some 20 ms), well below worker_timeout.
 constexpr Nanos kLate = 250 * kMillisecond;
+// Lateness shows only against a moment that was promised, so one is promised at least this often while there
+// is somebody who could be thought dead. A stop shorter than both together does no harm: it is far from
+// worker_timeout.
+constexpr Nanos kWatch = 250 * kMillisecond;
 constexpr int kLinesPerSecond = 5;
 
 bool of_clients(msg::RouterBody type) {
@@ -266,10 +270,11 @@ Nanos Router::run_timers(Nanos now) {
   }
   settle(now);
 
-  promised_ = std::min(
-      {registry_.next_silent(options_.worker_timeout), table_.next_due(), queries_.next_due(), drain_until_});
+  Nanos silence = registry_.next_silent(options_.worker_timeout);
   if (const Client* client = table_.longest_silent())
-    promised_ = std::min(promised_, client->last_seen + options_.client_lease);
+    silence = std::min(silence, client->last_seen + options_.client_lease);
+  if (silence != kNever) silence = std::min(silence, now + kWatch);
+  promised_ = std::min({silence, table_.next_due(), queries_.next_due(), drain_until_});
   return promised_;
 }
 

@@ -8,6 +8,8 @@ namespace {
 
 // docs/protocol.md: no stream is asked for more often than this.
 constexpr Nanos kAskAgainInterval = 200 * kMillisecond;
+// Pieces come, but not the answer that would make them welcome: it is lost, or these are of before.
+constexpr Nanos kAnswerWithin = kSecond;
 // A slow consumer that takes fewer than ack_every tokens still acknowledges this often, so that the lease and
 // the credit move.
 constexpr Nanos kAckInterval = kSecond;
@@ -25,7 +27,7 @@ Status Session::start(Uid uid, Request request, Nanos now) {
   if (streams_.empty()) heard_at_ = pinged_at_ = acked_at_ = now;
   StreamState stream;
   stream.request = std::move(request);
-  stream.heard_at = now;
+  stream.heard_at = stream.asked_at = now;
   if (auto sent = send_(wire::generate(builder_, uid, stream.request, {}, 0)); !sent) return sent;
   streams_.emplace(uid, std::move(stream));
   return ok_status();
@@ -97,22 +99,25 @@ void Session::on_incarnation(uint32_t seen, Nanos now) {
 
 void Session::on_accepted(const msg::Accepted& accepted, Nanos now) {
   const auto found = streams_.find(msg::to_uid(*accepted.uid()));
-  if (found == streams_.end()) return;
+  if (found == streams_.end()) return unknown(msg::to_uid(*accepted.uid()));
   StreamState& stream = found->second;
   stream.heard_at = now;
   // From here on a resume, even to a new router, continues with the same random numbers.
   stream.request.sampling.seed = accepted.seed();
   stream.request.has_seed = true;
+  if (accepted.next_token() >= stream.next_token()) stream.answered = true;  // else of an earlier question
   if (!stream.accepted) events_.push_back({found->first, Accepted{accepted.epoch(), accepted.seed()}});
   stream.accepted = true;
 }
 
 void Session::on_chunk(const msg::Chunk& chunk, Nanos now) {
   const auto found = streams_.find(msg::to_uid(*chunk.uid()));
-  if (found == streams_.end()) return;
+  if (found == streams_.end()) return unknown(msg::to_uid(*chunk.uid()));
   StreamState& stream = found->second;
-  // Without the seed that Accepted tells, what follows could not be resumed: ask for it before taking more.
-  if (!stream.accepted) return resume(found->first, stream, now);
+  if (!stream.answered) {
+    stream.ask_at = std::min(stream.ask_at, stream.asked_at + kAnswerWithin);
+    return;
+  }
   stream.heard_at = now;
   Piece piece;
   switch (take(chunk, stream, piece)) {
@@ -121,6 +126,9 @@ void Session::on_chunk(const msg::Chunk& chunk, Nanos now) {
       events_.push_back({found->first, std::move(piece)});
       break;
     case Taken::kRepeat:
+      // The cluster is behind what is here: what it repeats is acknowledged once more.
+      stream.acked_token = std::min(stream.acked_token, chunk.first_token());
+      stream.acked_text = std::min(stream.acked_text, chunk.text_offset());
       break;
     case Taken::kGap:
       resume(found->first, stream, now);
@@ -128,11 +136,22 @@ void Session::on_chunk(const msg::Chunk& chunk, Nanos now) {
   }
 }
 
+// A request that nobody here waits for any more runs in the cluster: the first Generate was refused, and one
+// that was sent meanwhile was not. Of a request that has ended the cluster ignores this.
+void Session::unknown(Uid uid) {
+  (void)send_(wire::cancel(builder_, uid));
+}
+
 void Session::on_done(const msg::Done& done, Nanos now) {
   const Uid uid = msg::to_uid(*done.uid());
   const auto found = streams_.find(uid);
   if (found == streams_.end()) return;
   StreamState& stream = found->second;
+  // A refusal at the door (epoch 0) is the other answer to a Generate.
+  if (!stream.answered && done.epoch() != 0) {
+    stream.ask_at = std::min(stream.ask_at, stream.asked_at + kAnswerWithin);
+    return;
+  }
   Ending out = wire::ending(done);
   if (stream.next_token() < out.usage.output_tokens) {
     // The ending overtook or replaced pieces that were lost; the cluster keeps them until they are
@@ -164,10 +183,8 @@ Nanos Session::keep_alive(Nanos now) {
   }
   for (auto& [uid, stream] : streams_) {
     if (next_ask(stream) > now) continue;
-    if (stream.ask_at > now) {
-      stream.silent_asks = std::min(stream.silent_asks + 1, kMostDoublings);
-      stream.heard_at = now;  // the wait begins anew
-    }
+    if (stream.ask_at > now) stream.silent_asks = std::min(stream.silent_asks + 1, kMostDoublings);
+    stream.heard_at = now;  // whatever it is asked for, the wait begins anew
     resume(uid, stream, now);
   }
   if (now - heard_at_ >= options_.silence_limit)
@@ -193,7 +210,11 @@ void Session::resume(Uid uid, StreamState& stream, Nanos now) {
     return;
   }
   stream.ask_at = kNever;
-  stream.asked_again_at = now;
+  stream.asked_at = stream.asked_again_at = now;
+  stream.answered = false;
+  // It says what is here, handed out or not: acknowledging less afterwards would be old news.
+  stream.acked_token = stream.next_token();
+  stream.acked_text = stream.text_offset;
   (void)send_(wire::generate(builder_, uid, stream.request, stream.ids, stream.text_offset));
 }
 
@@ -226,7 +247,7 @@ void Session::handed_out(Uid uid, const Piece& piece) {
   StreamState& stream = found->second;
   stream.taken_token += static_cast<uint32_t>(piece.ids.size());
   stream.taken_text += piece.text.size();
-  if (stream.taken_token - stream.acked_token < options_.ack_every) return;
+  if (stream.taken_token < stream.acked_token + options_.ack_every) return;
   stream.acked_token = stream.taken_token;
   stream.acked_text = stream.taken_text;
   (void)send_(wire::acks(builder_, {{uid, stream.taken_token, stream.taken_text}}));

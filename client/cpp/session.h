@@ -8,7 +8,11 @@
 //   - no message is relied upon: a stream that says nothing for Options::ask_again_after is asked for again,
 //     which is a resume, so a lost Generate, acknowledgement, piece or ending costs time and nothing else
 //
-// Thread: the client's. SPDX-License-Identifier: Apache-2.0
+//   - between a Generate and its Accepted no piece and no ending is taken: it may be of a former life of the
+//     request, which the cluster has forgotten, and its new life continues from what the Generate said
+//
+// Thread: the client's.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
@@ -59,6 +63,7 @@ class Session {
   void on_accepted(const msg::Accepted& accepted, Nanos now);
   void on_chunk(const msg::Chunk& chunk, Nanos now);
   void on_done(const msg::Done& done, Nanos now);
+  void unknown(Uid uid);
   void on_tokenize_reply(const msg::TokenizeReply& reply);
 
   void resume(Uid uid, StreamState& stream, Nanos now);

@@ -49,9 +49,9 @@ class SessionTest : public testing::Test {
     b.Clear();
   }
   void pong() { hear(msg::ClientBody::Pong, msg::CreatePong(b, 1)); }
-  void accepted() {
+  void accepted(uint32_t next_token = 0) {
     const msg::Uid uid = msg::to_wire(kUid);
-    hear(msg::ClientBody::Accepted, msg::CreateAccepted(b, &uid, 1, 77));
+    hear(msg::ClientBody::Accepted, msg::CreateAccepted(b, &uid, 1, 77, next_token > 0, next_token));
   }
   void piece(uint32_t first, const std::vector<TokenId>& ids, uint64_t offset, const std::string& text) {
     const msg::Uid uid = msg::to_wire(kUid);
@@ -105,6 +105,7 @@ TEST_F(SessionTest, AsksAtGrowingIntervalsUntilAPieceComes) {
   take_sent();
   pass(16 * kSecond);  // after 1, 2, 4 and 8 s more
   EXPECT_EQ(generates(), 4u);
+  accepted();
   piece(0, {5}, 0, "a");
   while (session.take_event()) {
   }
@@ -115,6 +116,7 @@ TEST_F(SessionTest, AsksAtGrowingIntervalsUntilAPieceComes) {
 TEST_F(SessionTest, PiecesWithoutAcceptedAreNotTakenUntilItWasToldAgain) {
   piece(0, {5}, 0, "a");
   EXPECT_FALSE(session.has_events());
+  pass(1100 * kMillisecond);
   ASSERT_NE(one_generate(), nullptr);
   accepted();
   piece(0, {5}, 0, "a");
@@ -122,10 +124,40 @@ TEST_F(SessionTest, PiecesWithoutAcceptedAreNotTakenUntilItWasToldAgain) {
   EXPECT_EQ(std::get<Piece>(session.take_event()->what).ids, std::vector<TokenId>{5});
 }
 
+// The request was forgotten while we were away; what the resume started anew continues from token 1.
+TEST_F(SessionTest, WhatIsOfBeforeAResumeIsNotTaken) {
+  accepted();
+  piece(0, {5}, 0, "a");
+  while (session.take_event()) {
+  }
+  pass(1100 * kMillisecond);
+  ASSERT_EQ(one_generate()->received_ids.size(), 1u);
+  piece(1, {6, 7}, 1, "bc");
+  done(msg::FinishReason::length, msg::Code::ok, 3);
+  EXPECT_FALSE(session.has_events());
+  accepted(0);  // of an earlier question
+  piece(1, {6, 7}, 1, "bc");
+  EXPECT_FALSE(session.has_events());
+  accepted(1);
+  piece(1, {6, 7}, 1, "bc");
+  EXPECT_TRUE(session.has_events());
+}
+
+TEST_F(SessionTest, ARequestThatNobodyWaitsForIsCancelled) {
+  accepted();
+  done(msg::FinishReason::length, msg::Code::ok, 0);
+  take_sent();
+  accepted();
+  const auto answer = take_sent();
+  ASSERT_EQ(answer.size(), 1u);
+  EXPECT_NE(answer[0]->body.AsCancel(), nullptr);
+}
+
 TEST_F(SessionTest, AFailureWhoseTokensAreGoneIsReportedAsItIs) {
   accepted();
   done(msg::FinishReason::error, msg::Code::worker_lost, 6);
   EXPECT_EQ(generates(), 1u);  // perhaps they can still be had
+  accepted();
   done(msg::FinishReason::error, msg::Code::worker_lost, 6);
   EXPECT_EQ(generates(), 0u);
   session.take_event();
@@ -138,6 +170,7 @@ TEST_F(SessionTest, AGapSoonAfterAnotherIsAskedForWhenItIsAllowed) {
   take_sent();
   piece(1, {6}, 1, "b");
   EXPECT_EQ(generates(), 1u);
+  accepted();
   piece(2, {7}, 2, "c");
   EXPECT_EQ(generates(), 0u);  // docs/protocol.md: not more often than every 200 ms
   pass(250 * kMillisecond);

@@ -401,5 +401,24 @@ TEST_F(RouterTest, RTE_01_ClientErrorsDoNotTakeAWorkerAway) {
   expect_books_balance();
 }
 
+// Stopped for as long as a worker may be silent, with their heartbeats unread behind a full socket.
+TEST_F(RouterTest, ItsOwnStopIsNotTheWorkersSilence) {
+  start_pair();
+  run_request("c1", 1);
+  advance_alive(5 * kSecond);
+  heartbeat(kTok);
+  heartbeat(kGpu);
+  advance(400 * kMillisecond);
+  for (Nanos late = 0; late < 500 * kMillisecond; late += 20 * kMillisecond) {
+    RouterOptions options = options_;
+    now += options.worker_timeout - 400 * kMillisecond + late;
+    tick();
+    EXPECT_EQ(count(Counter::kWorkersLost), 0u) << "woke up " << late << " ns after the silence was over";
+    heartbeat(kTok);
+    heartbeat(kGpu);
+    advance(400 * kMillisecond);
+  }
+}
+
 }  // namespace
 }  // namespace ringmaster::router
