@@ -76,8 +76,9 @@ void TokenizerWorker::on_gpu_workers(const msg::GpuWorkers& message, Nanos now) 
     announce_links_ = true;
   }
   if (incarnation == 0) {
+    // Each heartbeat that a new router found waiting has this answer; one registration is enough for all.
+    if (incarnation_ != 0 || register_at_ == kNever) register_at_ = now;
     incarnation_ = 0;
-    register_at_ = now;
     return;
   }
   incarnation_ = last_incarnation_ = incarnation;
@@ -114,6 +115,9 @@ void TokenizerWorker::want(const msg::GpuWorker& listed, Nanos now) {
   if (links_.find(wanted.name, wanted.instance)) {  // attached before it left the list
     wanted.state = Wanted::State::kLinked;
     send_linked(wanted.name, wanted.instance, true);
+  } else if (std::find(attaching_.begin(), attaching_.end(), std::pair(wanted.name, wanted.instance)) !=
+             attaching_.end()) {
+    wanted.state = Wanted::State::kAttaching;
   }
   wanted_.push_back(std::move(wanted));
 }
@@ -127,14 +131,17 @@ TokenizerWorker::Wanted* TokenizerWorker::wanted(std::string_view name, uint64_t
 void TokenizerWorker::attach_wanted(Nanos now) {
   for (Wanted& w : wanted_) {
     if (w.state != Wanted::State::kToAttach || w.try_at > now) continue;
-    if (attacher_.attach({w.name, w.instance, w.ring_socket}))
+    if (attacher_.attach({w.name, w.instance, w.ring_socket})) {
       w.state = Wanted::State::kAttaching;
-    else
+      attaching_.emplace_back(w.name, w.instance);
+    } else {
       w.try_at = now + times_.attach_again;
+    }
   }
 }
 
 void TokenizerWorker::on_attached(Attached attached, Nanos now) {
+  std::erase(attaching_, std::pair(attached.gpu_worker, attached.gpu_instance));
   Wanted* w = wanted(attached.gpu_worker, attached.gpu_instance);
   if (!attached.end) {
     log::warning("no ring to {}: {}", attached.gpu_worker, attached.end.error().message);

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "actor/actor.h"
@@ -103,6 +104,9 @@ class TokenizerWorker : public actor::Actor {
   Nanos register_at_ = 0;
   Nanos heartbeat_at_ = 0;
   std::vector<Wanted> wanted_;
+  // Jobs that the attacher has. They outlast the list of the router: a second one for the same gpu-worker
+  // would take a second slot, which only our end gives back.
+  std::vector<std::pair<std::string, uint64_t>> attaching_;
   std::unordered_map<uint64_t, uint64_t>
       queries_;  // our number -> the router's tag, which a successor uses again
   uint64_t next_query_ = 1;

@@ -215,6 +215,33 @@ TEST_F(Worker, AttachedToAnotherInstanceIsNotUsed) {
   ASSERT_EQ(linked().size(), 1u);
 }
 
+// A second slot would be ours until we end: nobody else could have it.
+TEST_F(Worker, TakenOffTheListWhileAttachingItIsNotAttachedTwice) {
+  turn();
+  gpu_workers(3, {{"gpu-worker.0", 7}});
+  ASSERT_EQ(attacher.jobs.size(), 1u);
+  gpu_workers(4, {});  // a router that has just restarted
+  gpu_workers(4, {{"gpu-worker.0", 7}});
+  turn();
+  EXPECT_EQ(attacher.jobs.size(), 1u);
+  w.outbox.clear();
+  attached(w.gpu);
+  turn();
+  ASSERT_EQ(linked().size(), 1u);
+  EXPECT_TRUE(linked()[0].up);
+}
+
+TEST_F(Worker, ManyAnswersOfARouterThatDoesNotKnowUsAreOneRegistration) {
+  registered_and_linked();
+  for (int heartbeat = 0; heartbeat < 5; ++heartbeat) {
+    gpu_workers(0, {});
+    turn();
+  }
+  EXPECT_EQ(registers().size(), 1u);
+  pass(times.register_again);
+  EXPECT_EQ(registers().size(), 2u);
+}
+
 TEST_F(Worker, ALostRingIsReportedAfterTheLastWords) {
   registered_and_linked();
   assign(1, "x");
