@@ -1,7 +1,9 @@
 #include "shm/ring.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <string>
 #include <utility>
 
 namespace ringmaster::shm {
@@ -26,13 +28,39 @@ void put_header(std::byte* at, uint64_t size, uint32_t type) {
   std::memcpy(at, &header, sizeof header);
 }
 
+constexpr const char* kMultiples = "multiples of ";
+static_assert(kRecordAlign == 64);
+constexpr RingFault unaligned(const char* word, uint64_t position) {
+  return {word, position, kMultiples, kRecordAlign};
+}
+
+std::string describe(const RingFault& fault) {
+  if (fault.word == nullptr) return {};
+  return std::string(fault.word) + " is " + std::to_string(fault.value) + "; allowed are " + fault.allowed +
+         std::to_string(fault.limit);
+}
+
 }  // namespace
+
+std::string Producer::fault() const {
+  return describe(fault_);
+}
+
+std::string Consumer::fault() const {
+  return describe(fault_);
+}
 
 Producer::Producer(RingView ring) : ring_(ring) {
   assert(usable(ring));
   head_ = committed_ = ring.index->head.load(std::memory_order_relaxed);  // our own word
   cached_tail_ = ring.index->tail.load(std::memory_order_acquire);  // pairs with: release in Consumer::pop
-  broken_ = !aligned(head_) || !aligned(cached_tail_) || head_ - cached_tail_ > ring.data.size();
+  if (!aligned(head_)) {
+    fault_ = unaligned("head", head_);
+  } else if (!aligned(cached_tail_)) {
+    fault_ = unaligned("tail", cached_tail_);
+  } else if (head_ - cached_tail_ > ring.data.size()) {
+    fault_ = {"the distance of head from tail", head_ - cached_tail_, "0 to ", ring.data.size()};
+  }
 }
 
 Producer& Producer::operator=(Producer&& other) noexcept {
@@ -40,7 +68,7 @@ Producer& Producer::operator=(Producer&& other) noexcept {
   head_ = std::exchange(other.head_, 0);
   committed_ = std::exchange(other.committed_, 0);
   cached_tail_ = std::exchange(other.cached_tail_, 0);
-  broken_ = std::exchange(other.broken_, false);
+  fault_ = std::exchange(other.fault_, {});
   return *this;
 }
 
@@ -52,8 +80,12 @@ size_t Producer::largest_payload() const {
 bool Producer::refresh_tail() {
   const uint64_t tail =
       ring_.index->tail.load(std::memory_order_acquire);  // pairs with: release in Consumer::pop
-  if (!aligned(tail) || tail - cached_tail_ > committed_ - cached_tail_) {
-    broken_ = true;
+  if (!aligned(tail)) {
+    fault_ = unaligned("tail", tail);
+    return false;
+  }
+  if (tail - cached_tail_ > committed_ - cached_tail_) {
+    fault_ = {"what tail has gone on by", tail - cached_tail_, "0 to ", committed_ - cached_tail_};
     return false;
   }
   cached_tail_ = tail;
@@ -62,7 +94,7 @@ bool Producer::refresh_tail() {
 
 std::optional<std::span<std::byte>> Producer::try_reserve(uint32_t type, size_t payload_bytes) {
   assert(type != kPadRecord);
-  if (broken_ || payload_bytes > largest_payload() || ring_.data.empty()) return std::nullopt;
+  if (broken() || payload_bytes > largest_payload() || ring_.data.empty()) return std::nullopt;
   const uint64_t capacity = ring_.data.size();
   const uint64_t size = sizeof(RecordHeader) + payload_bytes;
   const uint64_t need = align_up(size);
@@ -89,14 +121,14 @@ void Producer::commit() {
 }
 
 size_t Producer::free_bytes() {
-  if (ring_.data.empty() || broken_ || !refresh_tail()) return 0;
+  if (ring_.data.empty() || broken() || !refresh_tail()) return 0;
   return ring_.data.size() - (head_ - cached_tail_);
 }
 
 Consumer::Consumer(RingView ring) : ring_(ring) {
   assert(usable(ring));
   tail_ = next_ = cached_head_ = ring.index->tail.load(std::memory_order_relaxed);  // our own word
-  broken_ = !aligned(tail_);
+  if (!aligned(tail_)) fault_ = unaligned("tail", tail_);
 }
 
 Consumer& Consumer::operator=(Consumer&& other) noexcept {
@@ -104,12 +136,12 @@ Consumer& Consumer::operator=(Consumer&& other) noexcept {
   tail_ = std::exchange(other.tail_, 0);
   next_ = std::exchange(other.next_, 0);
   cached_head_ = std::exchange(other.cached_head_, 0);
-  broken_ = std::exchange(other.broken_, false);
+  fault_ = std::exchange(other.fault_, {});
   return *this;
 }
 
-std::optional<Record> Consumer::break_ring() {
-  broken_ = true;
+std::optional<Record> Consumer::break_ring(const RingFault& fault) {
+  fault_ = fault;
   return std::nullopt;
 }
 
@@ -118,8 +150,12 @@ std::optional<Record> Consumer::break_ring() {
 bool Consumer::refresh_head() {
   const uint64_t head =
       ring_.index->head.load(std::memory_order_acquire);  // pairs with: release in Producer::commit
-  if (!aligned(head) || head - tail_ > ring_.data.size()) {
-    broken_ = true;
+  if (!aligned(head)) {
+    fault_ = unaligned("head", head);
+    return false;
+  }
+  if (head - tail_ > ring_.data.size()) {
+    fault_ = {"the distance of head from tail", head - tail_, "0 to ", ring_.data.size()};
     return false;
   }
   cached_head_ = head;
@@ -127,7 +163,7 @@ bool Consumer::refresh_head() {
 }
 
 std::optional<Record> Consumer::peek() {
-  if (broken_ || ring_.data.empty()) return std::nullopt;
+  if (broken() || ring_.data.empty()) return std::nullopt;
   const uint64_t capacity = ring_.data.size();
   for (;;) {
     if (tail_ == cached_head_ && !refresh_head()) return std::nullopt;
@@ -140,12 +176,16 @@ std::optional<Record> Consumer::peek() {
     if (header.type == kPadRecord) {
       // At the start a pad would be a whole empty lap, which no producer writes; refusing it also bounds this
       // loop.
-      if (offset == 0 || header.size != to_end || header.size > available) return break_ring();
+      if (offset == 0) return break_ring({"the place of a pad", 0, "64 to ", capacity - kRecordAlign});
+      if (header.size != to_end) return break_ring({"the size of a pad", header.size, "", to_end});
+      if (to_end > available) return break_ring({"the size of a pad", header.size, "0 to ", available});
       tail_ = next_ = tail_ + header.size;
       continue;
     }
     const uint64_t need = align_up(header.size);
-    if (header.size < sizeof(RecordHeader) || need > available || need > to_end) return break_ring();
+    if (header.size < sizeof(RecordHeader) || need > available || need > to_end) {
+      return break_ring({"the size of a record", header.size, "8 to ", std::min(available, to_end)});
+    }
     next_ = tail_ + need;
     __builtin_prefetch(ring_.data.data() + (next_ & (capacity - 1)));
     return Record{header.type,
@@ -154,7 +194,7 @@ std::optional<Record> Consumer::peek() {
 }
 
 void Consumer::pop() {
-  if (broken_ || next_ == tail_ || ring_.data.empty()) return;
+  if (broken() || next_ == tail_ || ring_.data.empty()) return;
   tail_ = next_;
   ring_.index->tail.store(tail_, std::memory_order_release);  // pairs with: acquire in Producer::refresh_tail
 }

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "shm/layout.h"
@@ -28,6 +29,14 @@ struct RingView {
 struct Record {
   uint32_t type = 0;
   std::span<const std::byte> payload;
+};
+
+// What the peer wrote that cannot be: the word, its value, and what would have been allowed.
+struct RingFault {
+  const char* word = nullptr;  // none: the ring is whole
+  uint64_t value = 0;
+  const char* allowed = nullptr;
+  uint64_t limit = 0;  // ends the text of `allowed`
 };
 
 class Producer {
@@ -47,7 +56,10 @@ class Producer {
   // Half the ring: what fits at any position once the consumer has caught up.
   size_t largest_payload() const;
   size_t free_bytes();
-  bool broken() const { return broken_; }
+  // Bytes published since the ring was made; equal to the consumer's position() once that has read all.
+  uint64_t position() const { return committed_; }
+  bool broken() const { return fault_.word != nullptr; }
+  std::string fault() const;  // "head is 100; allowed are multiples of 64"; empty unless broken
 
  private:
   bool refresh_tail();
@@ -56,7 +68,7 @@ class Producer {
   uint64_t head_ = 0;         // reserved up to here
   uint64_t committed_ = 0;    // published up to here
   uint64_t cached_tail_ = 0;  // the consumer's word when last read
-  bool broken_ = false;
+  RingFault fault_;
 };
 
 class Consumer {
@@ -71,17 +83,20 @@ class Consumer {
   std::optional<Record> peek();
   // Frees the record that peek() returned.
   void pop();
-  bool broken() const { return broken_; }
+  // Bytes read since the ring was made.
+  uint64_t position() const { return tail_; }
+  bool broken() const { return fault_.word != nullptr; }
+  std::string fault() const;
 
  private:
   bool refresh_head();
-  std::optional<Record> break_ring();
+  std::optional<Record> break_ring(const RingFault& fault);
 
   RingView ring_;
   uint64_t tail_ = 0;
   uint64_t next_ = 0;         // end of the record that peek() returned
   uint64_t cached_head_ = 0;  // the producer's word when last read
-  bool broken_ = false;
+  RingFault fault_;
 };
 
 }  // namespace ringmaster::shm

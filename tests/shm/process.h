@@ -3,10 +3,13 @@
 #pragma once
 
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <functional>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -14,13 +17,15 @@ namespace ringmaster::shm {
 
 class Child {
  public:
-  // The child's exit code is what `run` returns.
-  explicit Child(const std::function<int()>& run) : pid_(fork()) {
+  // The child's exit code is what `run` returns. It never outlives the test's process, nor `seconds`.
+  explicit Child(const std::function<int()>& run, unsigned seconds = 60) : pid_(fork()) {
     if (pid_ == 0) {
-      alarm(60);  // never outlives a test that was killed
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      alarm(seconds);
       _exit(run());
     }
   }
+  Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
   ~Child() {
@@ -39,6 +44,12 @@ class Child {
     }
     pid_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  // Whether it has ended; wait() tells how.
+  bool ended() const {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == pid_;
   }
 
  private:
