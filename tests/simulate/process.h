@@ -1,0 +1,71 @@
+// A process of the simulated cluster: one life of the real actor with all that its main() gives it, driven a
+// turn at a time as actor/loop.h does. After each turn it is asked whether its books balance.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <stdexcept>
+#include <string>
+
+#include "actor/actor.h"
+#include "base/status.h"
+#include "shm/doorbell.h"
+#include "tests/simulate/world.h"
+
+namespace ringmaster::simulate {
+
+class Process : public actor::Actor {
+ public:
+  Process(World& world, std::string name, uint64_t life)
+      : world_(world), name_(std::move(name)), life_(life) {}
+
+  const std::string& name() const { return name_; }
+  uint64_t life() const { return life_; }  // its pid and instance: never used again
+
+  void receive(actor::Channel channel, std::string_view peer, actor::Bytes message, Nanos now) final;
+  Nanos run_timers(Nanos now) final;
+
+  // Its doorbell has rung since the last turn began.
+  bool rung() const { return bell_ && bell_->sequence() != seen_; }
+  bool wake_planned = false;  // on the agenda already
+
+  virtual const std::string& node() const { return name_; }  // in the network
+  virtual std::optional<int> exit_code() const { return std::nullopt; }
+  // SIGTERM.
+  virtual void drain(Nanos) {}
+  // Invariants that hold between any two events.
+  virtual Status check() const = 0;
+  // Nothing left of any request, once all have ended and every linger has passed.
+  virtual Status check_baseline() const = 0;
+
+ protected:
+  virtual void take(actor::Channel channel, std::string_view peer, actor::Bytes message, Nanos now) = 0;
+  // Rings, timers, flush; returns when the next turn is due.
+  virtual Nanos turn(Nanos now) = 0;
+
+  void make_bell();
+
+  World& world_;
+  const std::string name_;
+  const uint64_t life_;
+  std::optional<shm::Doorbell> bell_;
+
+ private:
+  uint32_t seen_ = 0;
+  size_t received_ = 0;  // messages of the turn that has not begun
+};
+
+// Error: kInternal, "NAME: what", unless `holds`.
+Status expect(bool holds, const std::string& what);
+
+// What cannot fail but for lack of descriptors or memory; then the run is not a run.
+template <typename T>
+T must(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().message);
+  return std::move(result).value();
+}
+
+// For the trace: "Streams(client.0.0: chunk 12+3 ...)".
+std::string describe_message(std::string_view to, actor::Bytes message);
+
+}  // namespace ringmaster::simulate
