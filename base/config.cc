@@ -181,8 +181,8 @@ std::string default_state_dir(const ClusterConfig& config) {
 }
 
 std::string absolute_from(const std::string& source, const std::string& path) {
-  if (path.starts_with("~/")) return environment("HOME") + path.substr(1);
-  return fs::absolute(fs::path(source).parent_path() / path).lexically_normal().string();
+  const std::string full = path.starts_with("~/") ? environment("HOME") + path.substr(1) : path;
+  return fs::absolute(fs::path(source).parent_path() / full).lexically_normal().string();
 }
 
 bool is_path(const std::string& model) {

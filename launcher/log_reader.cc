@@ -90,7 +90,6 @@ bool LogStream::open_oldest() {
 }
 
 bool LogStream::open_newer() {
-  if (!fd_) return open_oldest();
   if (inode_of(file(0)) == inode_) return false;
   // Rotated since: the present file now has an age, the next one is one younger. Rotated out of the folder:
   // the oldest.
@@ -107,7 +106,6 @@ bool LogStream::open_newer() {
 }
 
 bool LogStream::read_more() {
-  if (!fd_) return false;
   buffer_.erase(0, at_);
   at_ = 0;
   if (buffer_.size() > kMaxLine) buffer_.clear();  // not a line of ours
@@ -123,6 +121,11 @@ std::optional<LogLine> LogStream::next() {
   for (;;) {
     const size_t end = buffer_.find('\n', at_);
     if (end == std::string::npos) {
+      if (!fd_) {
+        if (!open_oldest()) return std::nullopt;
+        buffer_.clear();
+        at_ = 0;
+      }
       if (read_more()) continue;
       // Once rotated a file grows no more; but it may have grown between our last look at it and its
       // rotation.

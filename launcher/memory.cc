@@ -2,17 +2,12 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <string_view>
+
+#include "launcher/read_file.h"
 
 namespace ringmaster::launcher {
 namespace {
-
-std::string slurp(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::optional<uint64_t> number_at(std::string_view text) {
   text.remove_prefix(std::min(text.find_first_not_of(' '), text.size()));
@@ -32,10 +27,10 @@ std::optional<uint64_t> field(std::string_view text, std::string_view key) {
 
 // What is left below memory.max of one group; nothing: no limit there.
 std::optional<uint64_t> left_in_group(const std::string& folder) {
-  const auto limit = number_at(slurp(folder + "/memory.max"));  // "max": no number
-  const auto used = number_at(slurp(folder + "/memory.current"));
+  const auto limit = number_at(read_file(folder + "/memory.max"));  // "max": no number
+  const auto used = number_at(read_file(folder + "/memory.current"));
   if (!limit || !used) return std::nullopt;
-  const uint64_t cache = field(slurp(folder + "/memory.stat"), "file ").value_or(0);
+  const uint64_t cache = field(read_file(folder + "/memory.stat"), "file ").value_or(0);
   const uint64_t held = *used > cache ? *used - cache : 0;
   return *limit > held ? *limit - held : 0;
 }
@@ -43,10 +38,10 @@ std::optional<uint64_t> left_in_group(const std::string& folder) {
 }  // namespace
 
 std::optional<AvailableMemory> available_memory(const std::string& root) {
-  const auto kib = field(slurp(root + "/proc/meminfo"), "MemAvailable:");
+  const auto kib = field(read_file(root + "/proc/meminfo"), "MemAvailable:");
   if (!kib) return std::nullopt;
   AvailableMemory available{*kib << 10, "MemAvailable of the host"};
-  const std::string groups = slurp(root + "/proc/self/cgroup");
+  const std::string groups = read_file(root + "/proc/self/cgroup");
   const size_t at = groups.starts_with("0::") ? 0 : groups.find("\n0::");
   if (at == std::string::npos) return available;
   const size_t begin = groups.find("::", at) + 2;

@@ -1,21 +1,16 @@
 #include "launcher/record.h"
 
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "launcher/read_file.h"
+
 namespace ringmaster::launcher {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string slurp(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Json's own conversion cuts off what does not fit: pid 4294967297 would read as 1.
 template <typename T>
@@ -82,7 +77,7 @@ std::string record_path(const std::string& state_dir) {
 }
 
 Result<SupervisorRecord> read_record(const std::string& state_dir) {
-  const std::string text = slurp(record_path(state_dir));
+  const std::string text = read_file(record_path(state_dir));
   if (text.empty()) return Error{Code::kNotFound, "no cluster runs in " + state_dir};
   Result<SupervisorRecord> record = parse_record(text);
   if (!record.ok()) return Error{Code::kMalformed, record_path(state_dir) + ": " + record.error().message};
@@ -90,7 +85,7 @@ Result<SupervisorRecord> read_record(const std::string& state_dir) {
 }
 
 uint64_t process_start_ticks(pid_t pid) {
-  const std::string stat = slurp("/proc/" + std::to_string(pid) + "/stat");
+  const std::string stat = read_file("/proc/" + std::to_string(pid) + "/stat");
   // The second field is the program's name in parentheses and may hold anything; the third follows the last
   // one.
   const size_t end = stat.rfind(')');

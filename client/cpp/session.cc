@@ -21,6 +21,20 @@ constexpr int kMostGapsAfterFailure = 1;
 // carries its whole prompt.
 constexpr int kMostDoublings = 4;
 
+// What a verifier of one field at a time cannot see.
+Status check(const msg::Stream& stream) {
+  if (!stream.chunks()) return ok_status();
+  for (const msg::Chunk* chunk : *stream.chunks()) {
+    const size_t ids = chunk->ids() ? chunk->ids()->size() : 0;
+    const size_t logprobs = chunk->logprobs() ? chunk->logprobs()->size() : 0;
+    if (logprobs != 0 && logprobs != ids)
+      return Error{Code::kMalformed, "a piece of " + std::to_string(ids) + " tokens has " +
+                                         std::to_string(logprobs) +
+                                         " log-probabilities; allowed: none, or one for each"};
+  }
+  return ok_status();
+}
+
 }  // namespace
 
 Status Session::start(Uid uid, Request request, Nanos now) {
@@ -57,6 +71,8 @@ void Session::receive(msg::Bytes bytes, Nanos now) {
       return on_accepted(*message.body_as_Accepted(), now);
     case msg::ClientBody::Stream: {
       const msg::Stream& stream = *message.body_as_Stream();
+      if (const Status sound = check(stream); !sound.ok())
+        return end_all(sound.error().code, "reply from the cluster: " + sound.error().message);
       if (stream.chunks())
         for (const msg::Chunk* chunk : *stream.chunks()) on_chunk(*chunk, now);
       if (stream.ends())

@@ -289,6 +289,7 @@ TEST(Config, RelativePathsStartAtTheFile) {
   EXPECT_EQ(parsed("model: other-name").model, "other-name");
   Variable home("HOME", "/home/somebody");
   EXPECT_EQ(parsed("model: ~/m.gguf").model, "/home/somebody/m.gguf");
+  EXPECT_EQ(parsed("model: ~//a/../m.gguf").model, "/home/somebody/m.gguf");  // written again, it stays
 }
 
 // yaml-cpp would replace or drop them, and another model than the one that was written would be looked for.

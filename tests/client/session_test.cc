@@ -76,6 +76,24 @@ class SessionTest : public testing::Test {
                   }};
 };
 
+// A caller may read logprobs[i] beside ids[i].
+TEST_F(SessionTest, APieceWithLogprobsOfOtherTokensEndsTheStreams) {
+  accepted();
+  const msg::Uid uid = msg::to_wire(kUid);
+  const std::vector<flatbuffers::Offset<msg::Logprobs>> one = {msg::CreateLogprobs(b, -0.5f)};
+  const std::vector<flatbuffers::Offset<msg::Chunk>> chunks = {msg::CreateChunk(
+      b, &uid, 1, 0, 0, b.CreateVector<TokenId>({5, 6}), 0, b.CreateString("ab"), b.CreateVector(one))};
+  hear(msg::ClientBody::Stream, msg::CreateStream(b, b.CreateVector(chunks)));
+  EXPECT_TRUE(std::holds_alternative<Accepted>(session.take_event()->what));
+  const auto event = session.take_event();
+  ASSERT_TRUE(event.has_value());
+  const Ending& ending = std::get<Ending>(event->what);
+  EXPECT_EQ(ending.code, Code::kMalformed);
+  EXPECT_EQ(ending.message,
+            "reply from the cluster: a piece of 2 tokens has 1 log-probabilities; allowed: none, or one for "
+            "each");
+}
+
 TEST_F(SessionTest, ALostGenerateIsSentAgainUnderTheSameUid) {
   pass(900 * kMillisecond);
   EXPECT_EQ(generates(), 0u);

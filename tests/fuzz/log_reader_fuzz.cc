@@ -57,6 +57,9 @@ class Written {
       FUZZ_CHECK(std::rename(path(age - 1).c_str(), path(age).c_str()) == 0);
     open_ = false;
   }
+  void open_next() {
+    if (!files_.empty() && !open_) append("\n");
+  }
   std::deque<LogLine> lines() const {
     std::deque<LogLine> out;
     for (const std::string& file : files_) {
@@ -97,6 +100,8 @@ struct Play {
       if (op % 4 == 3 && ++looks <= kMaxLooks) look();
     }
     look();
+    // A folder by itself does not say whose file NAME.1.jsonl is as long as there is no NAME.jsonl.
+    for (Written& each : written) each.open_next();
     check_merged();
   }
 

@@ -166,6 +166,10 @@ void write_client() {
   write("client", "gap",
         message("accepted") + Script().byte(0).sized(to_client(stream(1, 2, 2, true))).bytes() + second +
             message("stream") + take);
+  msg::StreamT uneven = stream(1, 0, 0, false);
+  uneven.chunks[0]->logprobs.pop_back();
+  write("client", "uneven_logprobs",
+        message("accepted") + Script().byte(0).sized(to_client(std::move(uneven))).bytes() + take);
   write("client", "answers", message("rejected") + message("status") + message("tokenize_reply") + take);
   write("client", "new_router",
         message("accepted") + message("pong") + second + message("status") + second + message("pong"));
@@ -234,6 +238,7 @@ void write_config() {
         "gpu-worker:\n  device: fake\n  kv_memory: 64MiB\n  cores: [0, 1]\n  prefix_cache: false\n  fake:\n  "
         "  mode: text\n    ids: [1, 2]\n    vocab_size: 10\n    step_time: 2ms\n");
   write("config", "anchors", "router: &r {credit_tokens: 7}\ntokenizer-worker: *r\n");
+  write("config", "home", "model: ~//models/../m.gguf\n");
   write("config", "no_value", ",na~lmax:ve_re\n 0");  // yaml-cpp finds empty documents in it for ever
   write("config", "default", default_cluster_yaml());
 }

@@ -88,6 +88,15 @@ TEST_F(LogReaderTest, FollowsAcrossRotations) {
   EXPECT_THAT(texts(reader), ElementsAre("six", "seven"));
 }
 
+// The writer died between renaming its file and opening the next.
+TEST_F(LogReaderTest, ReadsAFileThatWasRotatedBeforeTheFirstLook) {
+  LogStream stream(folder_.path, "router");
+  append("router.1.jsonl", 1, "router", "one");
+  const auto line = stream.next();
+  ASSERT_TRUE(line.has_value());
+  EXPECT_EQ(line->text, "one");
+}
+
 TEST_F(LogReaderTest, FindsProcessesThatBeginLater) {
   LogReader reader(folder_.path, "");
   EXPECT_THAT(texts(reader), IsEmpty());

@@ -4,6 +4,7 @@
 
 #include "launcher/memory.h"
 #include "launcher/merged_output.h"
+#include "launcher/read_file.h"
 #include "launcher/record.h"
 #include "launcher/restart_limit.h"
 #include "launcher/sha256.h"
@@ -88,6 +89,17 @@ TEST(Record, RoundTrips) {
   EXPECT_EQ(to_json(again.value()), to_json(record));
   EXPECT_EQ(again.value().children[0].restarts, 2u);
   EXPECT_EQ(again.value().start_ticks, 99u);
+}
+
+TEST(ReadFile, WhatCannotBeReadIsEmpty) {
+  Folder folder;
+  const std::string text(10'000, 'x');
+  spill(folder / "text", text);
+  EXPECT_EQ(read_file(folder / "text"), text);
+  EXPECT_EQ(read_file(folder / "missing"), "");
+  EXPECT_EQ(read_file(folder.path), "");  // opens, but read() fails
+  // The memory of this process at address 0: as /proc/PID/stat of a process that ends, it fails in read().
+  EXPECT_EQ(read_file("/proc/self/mem"), "");
 }
 
 TEST(Record, BrokenTextIsAnError) {
