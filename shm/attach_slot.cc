@@ -43,11 +43,12 @@ Status wait_readable(int fd, Nanos deadline) {
   }
 }
 
-Hello make_hello(const std::string& name) {
+Hello make_hello(uint64_t gpu_instance, const std::string& name) {
   Hello hello{};
   hello.magic = kHandshakeMagic;
   hello.version = kLayoutVersion;
   hello.name_size = static_cast<uint32_t>(name.size());
+  hello.gpu_instance = gpu_instance;
   std::memcpy(hello.name, name.data(), name.size());
   return hello;
 }
@@ -58,6 +59,8 @@ Error refusal(const Reply& reply) {
   switch (code) {
     case Code::kResourceExhausted:
       return {code, "the gpu-worker has no free ring slot; raise gpu_worker.slots or end a tokenizer-worker"};
+    case Code::kNotFound:
+      return {code, "another instance of the gpu-worker listens there; its predecessor is gone"};
     case Code::kUnsupportedVersion:
       return {code, "the gpu-worker has ring layout version " + std::to_string(reply.version) +
                         ", this build has " + std::to_string(kLayoutVersion) +
@@ -67,7 +70,7 @@ Error refusal(const Reply& reply) {
   }
 }
 
-Result<Reply> check_reply(std::span<const std::byte> bytes, const Message& message) {
+Result<Reply> check_reply(std::span<const std::byte> bytes, const Message& message, uint64_t gpu_instance) {
   Reply reply{};
   if (bytes.size() != sizeof reply) {
     return Error{Code::kMalformed, "reply of " + std::to_string(bytes.size()) +
@@ -81,6 +84,8 @@ Result<Reply> check_reply(std::span<const std::byte> bytes, const Message& messa
     reply.code = static_cast<uint32_t>(Code::kUnsupportedVersion);
     return refusal(reply);
   }
+  if (reply.gpu_instance != gpu_instance)
+    return Error{Code::kMalformed, "reply for a ring slot of another instance than was asked for"};
   if (message.fds.size() != 2 || message.too_many_fds) {
     return Error{Code::kMalformed, "reply for a ring slot with " + std::to_string(message.fds.size()) +
                                        " descriptors, expected 2"};
@@ -104,8 +109,8 @@ Result<TokenizerEnd> map_slot(const Reply& reply, UniqueFd slot_fd, UniqueFd bel
 
 }  // namespace
 
-Result<TokenizerEnd> attach_slot(const std::string& socket_path, const std::string& own_name,
-                                 const Doorbell& own_bell, Nanos deadline) {
+Result<TokenizerEnd> attach_slot(const std::string& socket_path, uint64_t gpu_instance,
+                                 const std::string& own_name, const Doorbell& own_bell, Nanos deadline) {
   if (!valid_holder_name(own_name)) {
     return Error{Code::kInvalidArgument, "name '" + own_name + "': allowed are 1 to " +
                                              std::to_string(kMaxHolderName) +
@@ -122,7 +127,7 @@ Result<TokenizerEnd> attach_slot(const std::string& socket_path, const std::stri
   auto pidfd = open_pidfd(pid);
   if (!pidfd) return std::move(pidfd).error();
 
-  const Hello hello = make_hello(own_name);
+  const Hello hello = make_hello(gpu_instance, own_name);
   const int bell_fd = own_bell.fd();
   if (auto sent = send_with_fds(socket, std::as_bytes(std::span(&hello, 1)), {&bell_fd, 1}); !sent) {
     return std::move(sent).error();
@@ -138,7 +143,7 @@ Result<TokenizerEnd> attach_slot(const std::string& socket_path, const std::stri
                    socket_path + ": the gpu-worker closed the connection without an answer"};
     }
   }
-  const auto reply = check_reply(std::span(buffer).first(message.size), message);
+  const auto reply = check_reply(std::span(buffer).first(message.size), message, gpu_instance);
   if (!reply) return reply.error();
   return map_slot(*reply, std::move(message.fds[0]), std::move(message.fds[1]), std::move(pidfd).value());
 }

@@ -1,7 +1,7 @@
 // The two messages by which a slot changes hands, over a SOCK_SEQPACKET Unix socket: a Hello with the
-// tokenizer-worker's doorbell, answered by a Reply with the slot's memory file and the gpu-worker's doorbell,
-// or by a refusal without descriptors. LAYOUT.md draws them. Used by attach_slot and SlotServer alone. One
-// host, so native byte order.
+// tokenizer-worker's doorbell and the gpu-worker instance that it wants, answered by a Reply with the slot's
+// memory file and the gpu-worker's doorbell, or by a refusal without descriptors. LAYOUT.md draws them. Used
+// by attach_slot and SlotServer alone. One host, so native byte order.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,9 +22,10 @@ struct Hello {
   uint64_t magic;
   uint32_t version;
   uint32_t name_size;
+  uint64_t gpu_instance;  // that is wanted: a successor under the same path refuses
   char name[kMaxHolderName + 1];
 };
-static_assert(sizeof(Hello) == 80 && std::is_trivially_copyable_v<Hello>);
+static_assert(sizeof(Hello) == 88 && std::is_trivially_copyable_v<Hello>);
 
 // With 2 descriptors when code is kOk: slot, doorbell of the gpu-worker. Without any, and all else 0,
 // otherwise.

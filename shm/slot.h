@@ -47,18 +47,20 @@ struct GpuEnd {
   Doorbell tokenizer_bell;  // rung after tokens are committed
 };
 
-// Connects to a gpu-worker's ring socket, sends our name and doorbell, receives a slot. Blocks up to
-// `deadline`. `own_name`: 1 to kMaxHolderName characters of [A-Za-z0-9._-]. kNotFound, kUnavailable: nobody
-// listens there (yet). kResourceExhausted: no slot is free. kUnsupportedVersion: the other side was built
-// from another layout. kDeadlineExceeded: a slot may have been taken all the same; it then stays taken until
-// this process ends. A slot is given back by ending the process, not by destroying the TokenizerEnd.
-Result<TokenizerEnd> attach_slot(const std::string& socket_path, const std::string& own_name,
-                                 const Doorbell& own_bell, Nanos deadline);
+// Connects to a gpu-worker's ring socket, sends our name and doorbell, receives a slot of that instance of
+// the gpu-worker and of no other. Blocks up to `deadline`. `own_name`: 1 to kMaxHolderName characters of
+// [A-Za-z0-9._-]. kNotFound: the instance does not listen there (yet, or any more: perhaps its successor
+// does). kUnavailable: nobody listens there. kResourceExhausted: no slot is free. kUnsupportedVersion: the
+// other side was built from another layout. kDeadlineExceeded: a slot may have been taken all the same; it
+// then stays taken until this process ends. A slot is given back by ending the process, not by destroying the
+// TokenizerEnd.
+Result<TokenizerEnd> attach_slot(const std::string& socket_path, uint64_t gpu_instance,
+                                 const std::string& own_name, const Doorbell& own_bell, Nanos deadline);
 
 struct SlotCounters {
   uint64_t attached = 0;
   uint64_t lost = 0;
-  uint64_t refused = 0;  // answered with a code: no slot free, another version, a bad name
+  uint64_t refused = 0;  // answered with a code: no slot free, another version or instance, a bad name
   uint64_t discarded =
       0;  // closed without an answer: garbage, silence beyond the deadline, dead before the end
 };

@@ -179,6 +179,8 @@ void SlotServerImpl::hear_hello(int socket, const Attached& attached) {
     refuse(socket, Code::kMalformed);
   } else if (hello.name_size > kMaxHolderName || !valid_holder_name({hello.name, hello.name_size})) {
     refuse(socket, Code::kInvalidArgument);
+  } else if (hello.gpu_instance != gpu_instance_) {
+    refuse(socket, Code::kNotFound);
   } else {
     const Code code =
         take_slot(socket, std::string(hello.name, hello.name_size), std::move(message.fds[0]), attached);

@@ -54,8 +54,9 @@ void LinkAttacher::work() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    Attached attached{job.gpu_worker, job.gpu_instance,
-                      shm::attach_slot(job.ring_socket, own_name_, bell_, monotonic_now() + kHandshake)};
+    Attached attached{
+        job.gpu_worker, job.gpu_instance,
+        shm::attach_slot(job.ring_socket, job.gpu_instance, own_name_, bell_, monotonic_now() + kHandshake)};
     if (!results_.push(std::move(attached)))  // in_flight_ counts results too
       log::error("link attacher: no room for the answer of {}", job.gpu_worker);
   }

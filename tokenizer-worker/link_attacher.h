@@ -25,8 +25,8 @@ struct AttachJob {
 
 struct Attached {
   std::string gpu_worker;
-  uint64_t gpu_instance = 0;  // that was asked for
-  Result<shm::TokenizerEnd> end;
+  uint64_t gpu_instance = 0;
+  Result<shm::TokenizerEnd> end;  // of that instance
 };
 
 class Attacher {

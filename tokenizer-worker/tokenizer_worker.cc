@@ -151,15 +151,9 @@ void TokenizerWorker::on_attached(Attached attached, Nanos now) {
     }
     return;
   }
-  // A gpu-worker that restarted meanwhile: the router will name the new instance.
-  const uint64_t instance = attached.end->gpu_instance;
-  links_.add(attached.gpu_worker, instance, std::move(*attached.end));
+  links_.add(attached.gpu_worker, attached.gpu_instance, std::move(*attached.end));
   log::info("attached to {}", attached.gpu_worker);
   if (w == nullptr) return;
-  if (instance != attached.gpu_instance) {
-    w->state = Wanted::State::kBarred;
-    return log::warning("{} is another instance than the router told us of", attached.gpu_worker);
-  }
   w->state = Wanted::State::kLinked;
   send_linked(w->name, w->instance, true);
 }

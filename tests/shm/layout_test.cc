@@ -39,7 +39,7 @@ TEST(Layout, OffsetsAreThoseOfTheDocument) {
   EXPECT_EQ(offsetof(RingIndex, tail), 64u);
   EXPECT_EQ(offsetof(BellPage, sequence), 64u);
   EXPECT_EQ(offsetof(BellPage, sleeping), 128u);
-  EXPECT_EQ(sizeof(Hello), 80u);
+  EXPECT_EQ(sizeof(Hello), 88u);
   EXPECT_EQ(sizeof(Reply), 56u);
 }
 

@@ -78,7 +78,7 @@ struct Slots : testing::Test {
   std::unique_ptr<Child> attach(const std::string& name, std::function<int(TokenizerEnd&, Doorbell&)> run) {
     return std::make_unique<Child>([&, run] {
       auto own = Doorbell::create();
-      auto end = attach_slot(path, name, *own, monotonic_now() + 10 * kSecond);
+      auto end = attach_slot(path, kInstance, name, *own, monotonic_now() + 10 * kSecond);
       if (!end) return 100 + static_cast<int>(end.error().code);
       return run(*end, *own);
     });
@@ -209,7 +209,7 @@ TEST_F(Slots, AReusedSlotStartsEmpty) {
 TEST_F(Slots, TheSameProcessGetsAnotherSlotAndBothEndWithIt) {
   serve(3);
   auto child = attach("w", [&](TokenizerEnd& first, Doorbell& own) {
-    auto second = attach_slot(path, "w", own, monotonic_now() + 10 * kSecond);
+    auto second = attach_slot(path, kInstance, "w", own, monotonic_now() + 10 * kSecond);
     if (!second || second->slot == first.slot) return 1;
     return sleep_forever(first, own);
   });
@@ -231,7 +231,7 @@ TEST_F(Slots, TheTokenizerSideLearnsOfTheGpuWorkersDeath) {
   auto own = Doorbell::create();
   std::optional<TokenizerEnd> end;
   ASSERT_TRUE(eventually([&] {
-    auto attached = attach_slot(path, "w", *own, monotonic_now() + kSecond);
+    auto attached = attach_slot(path, kInstance, "w", *own, monotonic_now() + kSecond);
     if (attached) end = std::move(attached).value();
     return end.has_value();
   }));
@@ -245,19 +245,35 @@ TEST_F(Slots, TheTokenizerSideLearnsOfTheGpuWorkersDeath) {
 }
 
 TEST_F(Slots, NobodyListens) {
-  auto missing = attach_slot(path, "w", bell, monotonic_now() + kSecond);
+  auto missing = attach_slot(path, kInstance, "w", bell, monotonic_now() + kSecond);
   ASSERT_FALSE(missing.ok());
   EXPECT_EQ(missing.error().code, Code::kNotFound);
   { UniqueFd stale = listen_seqpacket(path, 1).value(); }
-  auto refused = attach_slot(path, "w", bell, monotonic_now() + kSecond);
+  auto refused = attach_slot(path, kInstance, "w", bell, monotonic_now() + kSecond);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.error().code, Code::kUnavailable);
+}
+
+// A restarted gpu-worker listens where its predecessor did.
+TEST_F(Slots, ASuccessorIsNotMistakenForTheOneThatWasWanted) {
+  serve(1);
+  Child child([&] {
+    auto end = attach_slot(path, kInstance - 1, "w", bell, monotonic_now() + 10 * kSecond);
+    if (end) return 1;
+    if (end.error().message.find("another instance") == std::string::npos) return 2;
+    return end.error().code == Code::kNotFound ? 0 : 3;
+  });
+  EXPECT_TRUE(until([&] { return server->counters().refused == 1; }));
+  EXPECT_EQ(child.wait(), 0);
+  EXPECT_EQ(server->held(), 0u);
+  auto wanted = attach("w", sleep_forever);
+  EXPECT_TRUE(until([&] { return server->held() == 1; })) << "the one slot is free";
 }
 
 TEST_F(Slots, AServerThatDoesNotAnswerRunsIntoTheDeadline) {
   UniqueFd silent = listen_seqpacket(path, 1).value();
   const Nanos start = monotonic_now();
-  auto end = attach_slot(path, "w", bell, start + 50 * kMillisecond);
+  auto end = attach_slot(path, kInstance, "w", bell, start + 50 * kMillisecond);
   ASSERT_FALSE(end.ok());
   EXPECT_EQ(end.error().code, Code::kDeadlineExceeded);
   EXPECT_GE(monotonic_now() - start, 50 * kMillisecond);
@@ -268,7 +284,7 @@ TEST_F(Slots, BadNamesAreRefusedOnBothSides) {
   serve(1);
   for (const std::string& name :
        {std::string(), std::string("a b"), std::string("x/../y"), std::string(64, 'a')}) {
-    auto end = attach_slot(path, name, bell, monotonic_now() + kSecond);
+    auto end = attach_slot(path, kInstance, name, bell, monotonic_now() + kSecond);
     ASSERT_FALSE(end.ok());
     EXPECT_EQ(end.error().code, Code::kInvalidArgument);
   }
@@ -292,7 +308,7 @@ struct Raw : Slots {
     return reply;
   }
   Hello good() {
-    Hello hello{kHandshakeMagic, kLayoutVersion, 1, "w"};
+    Hello hello{kHandshakeMagic, kLayoutVersion, 1, kInstance, "w"};
     return hello;
   }
   static constexpr uint32_t kNoAnswer = 999;
@@ -321,11 +337,14 @@ TEST_F(Raw, HellosThatAreWrongInOneThing) {
   EXPECT_EQ(ask(hello, sizeof hello, {bell.fd()}).code, code(Code::kInvalidArgument));
   hello.name_size = 2;  // with a zero byte in it
   EXPECT_EQ(ask(hello, sizeof hello, {bell.fd()}).code, code(Code::kInvalidArgument));
+  hello = good();
+  hello.gpu_instance ^= 1;
+  EXPECT_EQ(ask(hello, sizeof hello, {bell.fd()}).code, code(Code::kNotFound));
   UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
   EXPECT_EQ(ask(good(), sizeof hello, {null.get()}).code, code(Code::kMalformed));
   EXPECT_EQ(server->held(), 0u);
   EXPECT_EQ(server->counters().attached, 0u);
-  EXPECT_EQ(server->counters().refused, 9u);
+  EXPECT_EQ(server->counters().refused, 10u);
   EXPECT_EQ(server->counters().discarded, 2u);
 }
 
@@ -420,7 +439,7 @@ TEST_F(Raw, RepliesThatAreWrong) {
       usleep(50'000);
       return 0;
     });
-    auto end = attach_slot(path, "w", bell, monotonic_now() + 5 * kSecond);
+    auto end = attach_slot(path, kInstance, "w", bell, monotonic_now() + 5 * kSecond);
     EXPECT_EQ(open_fds(), before);
     return end.ok() ? Code::kOk : end.error().code;
   };
@@ -431,6 +450,9 @@ TEST_F(Raw, RepliesThatAreWrong) {
   EXPECT_EQ(attempt(reply, sizeof reply, {}), Code::kMalformed);
   EXPECT_EQ(attempt(reply, sizeof reply, {memory.fd(), bell.fd(), bell.fd()}), Code::kMalformed);
   EXPECT_EQ(attempt(reply, sizeof reply, {small.fd(), bell.fd()}), Code::kMalformed);
+  reply.gpu_instance = kInstance + 1;
+  EXPECT_EQ(attempt(reply, sizeof reply, {memory.fd(), bell.fd()}), Code::kMalformed);
+  reply.gpu_instance = kInstance;
   reply.prompt_bytes = 8191;
   EXPECT_EQ(attempt(reply, sizeof reply, {memory.fd(), bell.fd()}), Code::kInvalidArgument);
   reply.code = 77;

@@ -276,7 +276,7 @@ TEST_F(WorkerTest, ADeadHoldersRequestsEndAndItsSlotServesAgain) {
   make();
   const pid_t pid = in_child([&] {
     auto child_bell = shm::Doorbell::create();
-    auto end = shm::attach_slot(socket, "tokenizer-worker.0", *child_bell, monotonic_now() + 5 * kSecond);
+    auto end = shm::attach_slot(socket, 77, "tokenizer-worker.0", *child_bell, monotonic_now() + 5 * kSecond);
     if (!end) _exit(1);
     TokenizerSide side(std::move(end).value());
     for (Epoch epoch = 1; epoch <= 5; ++epoch)

@@ -245,8 +245,9 @@ class WorkerTest : public ::testing::Test {
     bells.push_back(std::make_unique<shm::Doorbell>(std::move(made_bell).value()));
     std::optional<Result<shm::TokenizerEnd>> end;
     const uint32_t before = worker->rings().held();
-    std::thread other(
-        [&] { end.emplace(shm::attach_slot(socket, name, *bells.back(), monotonic_now() + 5 * kSecond)); });
+    std::thread other([&] {
+      end.emplace(shm::attach_slot(socket, 77, name, *bells.back(), monotonic_now() + 5 * kSecond));
+    });
     for (const Nanos limit = monotonic_now() + 5 * kSecond;
          worker->rings().held() == before && monotonic_now() < limit;)
       worker->slots_readable(now);

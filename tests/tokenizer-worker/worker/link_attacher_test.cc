@@ -52,6 +52,21 @@ TEST(LinkAttacher, GetsASlotThatWorksBothWays) {
   EXPECT_NE(bell.sequence(), 0u) << "the gpu-worker rings our bell";
 }
 
+TEST(LinkAttacher, AnotherInstanceThereIsAnErrorAndTakesNoSlot) {
+  auto gpu_bell = shm::Doorbell::create().value();
+  auto bell = shm::Doorbell::create().value();
+  const std::string path = socket_path("successor");
+  auto server = shm::SlotServer::create(path, 1, {4096, 4096, 4096}, /*gpu_instance=*/43, gpu_bell);
+  ASSERT_TRUE(server) << server.error().message;
+  LinkAttacher attacher("tokenizer-worker.0", bell);
+  ASSERT_TRUE(attacher.attach({"gpu-worker.0", 42, path}));
+  const auto attached = wait_for(attacher, [&] { (*server)->poll([](shm::GpuEnd&) {}, [](uint32_t) {}); });
+  ASSERT_TRUE(attached);
+  ASSERT_FALSE(attached->end);
+  EXPECT_EQ(attached->end.error().code, Code::kNotFound);
+  EXPECT_EQ((*server)->held(), 0u);
+}
+
 TEST(LinkAttacher, NobodyThereIsAnError) {
   auto bell = shm::Doorbell::create().value();
   LinkAttacher attacher("tokenizer-worker.0", bell);

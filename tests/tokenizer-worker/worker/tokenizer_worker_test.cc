@@ -203,16 +203,25 @@ TEST_F(Worker, FailedAttachIsTriedAgain) {
   EXPECT_EQ(attacher.jobs.size(), 2u);
 }
 
-TEST_F(Worker, AttachedToAnotherInstanceIsNotUsed) {
+TEST_F(Worker, ASuccessorThatRefusesIsAttachedWhenTheRouterNamesIt) {
   turn();
   gpu_workers(3, {{"gpu-worker.0", 6}});
-  attached(w.gpu, "gpu-worker.0", 6);  // instance 7 answered
+  ASSERT_EQ(attacher.jobs.size(), 1u);
+  EXPECT_EQ(attacher.jobs[0].gpu_instance, 6u);
+  // The list changes while the answer to the first wish is under way.
+  gpu_workers(3, {{"gpu-worker.0", 7}});
+  ASSERT_EQ(attacher.jobs.size(), 2u);
+  EXPECT_EQ(attacher.jobs[1].gpu_instance, 7u);
+  attacher.results.push_back({"gpu-worker.0", 6, Error{Code::kNotFound, "another instance"}});
   turn();
   EXPECT_TRUE(linked().empty());
-  // The router learns of the new instance: its ring is there already.
-  gpu_workers(3, {{"gpu-worker.0", 7}});
-  EXPECT_EQ(attacher.jobs.size(), 1u);
+  attached(w.gpu);
+  turn();
   ASSERT_EQ(linked().size(), 1u);
+  EXPECT_EQ(linked()[0].gpu_instance, 7u);
+  EXPECT_TRUE(linked()[0].up);
+  pass(2 * times.attach_again);
+  EXPECT_EQ(attacher.jobs.size(), 2u) << "instance 6 is not on the list any more";
 }
 
 // A second slot would be ours until we end: nobody else could have it.
