@@ -39,6 +39,7 @@ struct Ledger {
 
 struct Board {
   std::atomic<uint64_t> next_ledger;
+  std::atomic<uint64_t> gpu;  // the incarnation that is up, or is coming up
   std::atomic<uint32_t> faulty;
   char fault[500];
   uint64_t capacity;
@@ -178,13 +179,13 @@ int tokenizer_process(Board& board, const std::string& path, uint64_t self, uint
   auto own = Doorbell::create();
   if (!own) fail(board, own.error().message);
   for (;;) {
-    auto end = attach_slot(path, "t." + std::to_string(self), *own, monotonic_now() + kPatience);
+    auto end = attach_slot(path, board.gpu, "t." + std::to_string(self), *own, monotonic_now() + kPatience);
     if (end) {
       serve_link(board, *end, *own, self, random);
       continue;
     }
     switch (end.error().code) {
-      case Code::kNotFound:           // no gpu-worker yet
+      case Code::kNotFound:           // no gpu-worker yet, or already its successor
       case Code::kUnavailable:        // it has just died
       case Code::kResourceExhausted:  // it has not yet noticed the deaths of our predecessors
         usleep(200);
@@ -267,6 +268,7 @@ class Killer {
 
   void start_side(Side side) {
     const uint64_t self = ++incarnations_, seed = random_();
+    if (side == kGpu) board_->gpu = self;
     sides_[side].reset();
     sides_[side].reset(new Process{self, Child(
                                              [&, side] {
