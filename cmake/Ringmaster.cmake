@@ -15,6 +15,9 @@ if(NOT CMAKE_BUILD_TYPE)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g")
+if(RINGMASTER_SANITIZE)
+  set(CMAKE_CXX_FLAGS_DEBUG "-O1 -g1")  # their reports name lines, not variables
+endif()
 
 find_program(RINGMASTER_CCACHE ccache)
 if(RINGMASTER_CCACHE)
@@ -59,6 +62,9 @@ elseif(RINGMASTER_SANITIZE STREQUAL "fuzz")
 elseif(RINGMASTER_SANITIZE)
   message(FATAL_ERROR "RINGMASTER_SANITIZE is '${RINGMASTER_SANITIZE}'; allowed: empty, address, thread, fuzz")
 endif()
+if(RINGMASTER_SANITIZE)
+  target_compile_definitions(rm_flags INTERFACE _GLIBCXX_ASSERTIONS)  # preconditions of span, vector, optional
+endif()
 
 function(rm_library name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
@@ -84,6 +90,9 @@ function(rm_tests name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 60)
   endif()
+  if(RINGMASTER_SANITIZE)
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")  # address: 2 to 4 times slower, thread: 5 to 10, of what takes seconds
+  endif()
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cc)
   if(NOT sources)
     message(FATAL_ERROR "${CMAKE_CURRENT_SOURCE_DIR} has no *_test.cc")
@@ -93,5 +102,5 @@ function(rm_tests name)
   target_compile_definitions(${name} PRIVATE RINGMASTER_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                              RINGMASTER_BINARY_DIR="${CMAKE_BINARY_DIR}"
                                              RINGMASTER_SHARED_DIR="${RINGMASTER_SHARED}")
-  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  gtest_discover_tests(${name} DISCOVERY_MODE PRE_TEST DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()

@@ -70,13 +70,14 @@ Error refusal(const Reply& reply) {
   }
 }
 
-Result<Reply> check_reply(std::span<const std::byte> bytes, const Message& message, uint64_t gpu_instance) {
+// `buffer` holds what there is of the message, whose size may be more.
+Result<Reply> check_reply(std::span<const std::byte> buffer, const Message& message, uint64_t gpu_instance) {
   Reply reply{};
-  if (bytes.size() != sizeof reply) {
-    return Error{Code::kMalformed, "reply of " + std::to_string(bytes.size()) +
+  if (message.size != sizeof reply) {
+    return Error{Code::kMalformed, "reply of " + std::to_string(message.size) +
                                        " bytes for a ring slot, expected " + std::to_string(sizeof reply)};
   }
-  std::memcpy(&reply, bytes.data(), sizeof reply);
+  std::memcpy(&reply, buffer.data(), sizeof reply);
   if (reply.magic != kHandshakeMagic)
     return Error{Code::kMalformed, "reply for a ring slot with a wrong magic"};
   if (reply.code != static_cast<uint32_t>(Code::kOk)) return refusal(reply);
@@ -143,7 +144,7 @@ Result<TokenizerEnd> attach_slot(const std::string& socket_path, uint64_t gpu_in
                    socket_path + ": the gpu-worker closed the connection without an answer"};
     }
   }
-  const auto reply = check_reply(std::span(buffer).first(message.size), message, gpu_instance);
+  const auto reply = check_reply(buffer, message, gpu_instance);
   if (!reply) return reply.error();
   return map_slot(*reply, std::move(message.fds[0]), std::move(message.fds[1]), std::move(pidfd).value());
 }

@@ -3,7 +3,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "shm/handshake.h"
 #include "shm/records.h"
+#include "tests/fuzz/handshake_seeds.h"
 #include "tests/fuzz/input.h"
 #include "tests/fuzz/seed_messages.h"
 #include "tests/fuzz/vocabulary.h"
@@ -297,6 +299,42 @@ void write_tokenizer() {
         script(0, "aab", std::string(150, 'a') + std::string(80, ' ') + "aab", {100, 100, 101}));
 }
 
+void write_handshake() {
+  constexpr int kBell = 0, kSlot = 1;
+  shm::Hello hello{shm::kHandshakeMagic, shm::kLayoutVersion, 18, kHandshakeInstance, "tokenizer-worker.0"};
+  const auto say = [](std::string_view message) {
+    return Script().byte(0).byte(1).byte(kBell).sized(message).bytes();
+  };
+  const std::string silent = Script().byte(2).bytes();
+  write("handshake", "hello", say(raw(hello)));
+  write("handshake", "three_want_two", say(raw(hello)) + silent + say(raw(hello)) + say(raw(hello)));
+  hello.gpu_instance = kHandshakeInstance - 1;
+  write("handshake", "former_instance", say(raw(hello)) + silent);
+  hello.version = 2;
+  write("handshake", "other_version", say(raw(hello)));
+  const auto& sizes = kHandshakeSizes;
+  shm::Reply reply{
+      shm::kHandshakeMagic, shm::kLayoutVersion, 0, 0, 0, kHandshakeInstance, sizes.command_bytes,
+      sizes.prompt_bytes,   sizes.token_bytes};
+  const auto answer = [](std::string_view message) {
+    return Script().byte(1).byte(2).byte(kSlot).byte(kBell).sized(message).bytes();
+  };
+  write("handshake", "reply", answer(raw(reply)) + Script().number<uint16_t>(0).byte(0).bytes());
+  constexpr uint16_t kTokenHead = 128 + 2 * 128;  // LAYOUT.md
+  write("handshake", "reply_with_token",
+        answer(raw(reply)) + Script()
+                                 .number(kTokenHead)
+                                 .byte(8)
+                                 .number<uint64_t>(64)
+                                 .number<uint16_t>(4096 + 4096 + 8192)
+                                 .byte(8)
+                                 .number<uint32_t>(16)
+                                 .number<uint32_t>(32)
+                                 .bytes());
+  reply.code = static_cast<uint32_t>(Code::kResourceExhausted);
+  write("handshake", "refusal", Script().byte(1).byte(0).sized(raw(reply)).bytes() + say(raw(hello)));
+}
+
 // ---- what the launcher reads ----
 
 void write_log_reader() {
@@ -365,6 +403,7 @@ int main(int argc, char** argv) {
   write_config();
   write_templates();
   write_tokenizer();
+  write_handshake();
   write_log_reader();
   write_launcher();
 }
