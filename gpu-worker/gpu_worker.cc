@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "gpu-worker/audit.h"
 #include "gpu-worker/kv/siphash.h"
 #include "schemas/codec.h"
 
@@ -297,6 +298,8 @@ void GpuWorker::receive(actor::Channel, std::string_view, actor::Bytes message, 
       return registered((*opened)->body_as_Registered()->incarnation());
     case msg::GpuWorkerBody::DrainGpuWorker:
       return drain(now);
+    case msg::GpuWorkerBody::AuditGpuWorker:
+      return audit((*opened)->body_as_AuditGpuWorker()->tag());
     case msg::GpuWorkerBody::NONE:
       break;
   }
@@ -342,6 +345,12 @@ void GpuWorker::send_heartbeat() {
                       kv_.available(), kv_.num_blocks(), counters_.steps);
   const auto body = msg::CreateHeartbeat(b, identity_.instance, load, msg::WorkerKind::gpu_worker);
   send(msg::seal<msg::RouterMessage>(b, msg::RouterBody::Heartbeat, body.Union()));
+}
+
+void GpuWorker::audit(uint64_t tag) {
+  flatbuffers::FlatBufferBuilder books, answer;
+  build_books(books, scheduler_, kv_, rings_, scheduler_.num_lanes());
+  send(msg::seal_audited(answer, tag, books));
 }
 
 // One that is lost needs no repetition of its own: a router that does not know us says so to the next

@@ -105,6 +105,7 @@ class GpuWorker final : public actor::Actor, private RingServer::Handler {
 
   void send_register();
   void send_heartbeat();
+  void audit(uint64_t tag);
   void send(actor::Bytes message);
   void registered(uint32_t incarnation);
 

@@ -243,6 +243,16 @@ void RingServer::commit() {
   }
 }
 
+std::vector<SlotHolding> RingServer::holdings() const {
+  std::vector<SlotHolding> out;
+  for (const auto& link : links_)
+    if (link)
+      out.push_back({link->end->slot, link->end->holder, link->end->holder_pid,
+                     link->end->commands.position(), link->end->prompts.position(),
+                     link->end->tokens.position(), link->pending.size(), link->broken});
+  return out;
+}
+
 bool RingServer::any_pending() const {
   return std::any_of(links_.begin(), links_.end(),
                      [](const auto& link) { return link && !link->pending.empty(); });

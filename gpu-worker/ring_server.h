@@ -37,6 +37,16 @@ struct RingCounters {
   uint64_t broken = 0;  // links that broke their contract
 };
 
+// A slot and its holder, for an audit: how far this side has read and written its rings, in bytes.
+struct SlotHolding {
+  uint32_t slot = 0;
+  std::string holder;
+  int holder_pid = 0;
+  uint64_t commands_read = 0, prompts_read = 0, tokens_written = 0;
+  size_t pending = 0;  // records that wait for room
+  bool broken = false;
+};
+
 class RingServer {
  public:
   // What arrives. Called from inside poll_slots() and read().
@@ -78,6 +88,8 @@ class RingServer {
   // When to call flush() again although nobody rings for room; kNever when nothing is queued.
   Nanos next_retry() const { return next_retry_; }
   uint32_t held() const { return slots_->held(); }
+  uint32_t slots() const { return static_cast<uint32_t>(links_.size()); }
+  std::vector<SlotHolding> holdings() const;
   const RingCounters& counters() const { return counters_; }
 
  private:

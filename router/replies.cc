@@ -220,6 +220,16 @@ actor::Sent Replies::tokenize_query(const Worker& worker, uint64_t tag, const ms
   return offer_worker(worker.peer, for_tokenizer(own, msg::TokenizerWorkerBody::TokenizeQuery, body));
 }
 
+actor::Sent Replies::audit(const Worker& worker, uint64_t tag) {
+  Builder& b = fresh();
+  if (!worker.is_gpu())
+    return offer_worker(worker.peer,
+                        for_tokenizer(b, msg::TokenizerWorkerBody::Audit, msg::CreateAudit(b, tag)));
+  const auto body = msg::CreateAuditGpuWorker(b, tag);
+  return offer_worker(worker.peer,
+                      msg::seal<msg::GpuWorkerMessage>(b, msg::GpuWorkerBody::AuditGpuWorker, body.Union()));
+}
+
 void Replies::gpu_workers(const Worker& tokenizer, const std::vector<WorkerPtr>& all) {
   Builder& b = fresh();
   std::vector<flatbuffers::Offset<msg::GpuWorker>> offsets;

@@ -3,8 +3,8 @@
 // middle of changes to the tables, so the router takes the lost ones afterwards (take_lost_*) and handles
 // each once. A peer whose queue is full (by design a bug, counted) has as little of the message as one that
 // is gone, so it counts as lost too: a client is sent what it missed once it speaks again, a worker registers
-// anew. Only assign() and tokenize_query() leave a full worker alone, for their caller tries again or says
-// so. Thread: the router's. One builder is reused; what is large gets its own so that the kept one stays
+// anew. Only assign(), tokenize_query() and audit() leave a full worker alone, for their caller tries again or
+// says so. Thread: the router's. One builder is reused; what is large gets its own so that the kept one stays
 // small.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -62,6 +62,7 @@ class Replies {
   void end(const Request& request, const Ending& ending);
   void forget(const Worker& worker, Epoch epoch);
   actor::Sent tokenize_query(const Worker& worker, uint64_t tag, const msg::Tokenize& query);
+  actor::Sent audit(const Worker& worker, uint64_t tag);
   void gpu_workers(const Worker& tokenizer, const std::vector<WorkerPtr>& all);
   void registered(const Worker& gpu);
   void register_again(std::string_view peer, msg::WorkerKind kind);

@@ -151,6 +151,7 @@ class RequestTable {
   }                         // gone ones excluded
   void forgive(Nanos now);  // all leases start anew
   size_t clients() const { return clients_.size(); }
+  size_t clients_gone() const { return clients_.size() - leases_.size(); }
 
  private:
   void detach(Request& request);

@@ -27,6 +27,7 @@ bool of_clients(msg::RouterBody type) {
     case msg::RouterBody::Ping:
     case msg::RouterBody::StatusQuery:
     case msg::RouterBody::Tokenize:
+    case msg::RouterBody::AuditQuery:
       return true;
     default:
       return false;
@@ -83,7 +84,8 @@ Router::Router(actor::Outbox& outbox, const RouterOptions& options)
       life_(table_, registry_, placer_, replies_, counters_, options.limits, options.incarnation,
             options.random_seed),
       forwarder_(table_, life_, replies_, counters_),
-      queries_(placer_, replies_, counters_) {}
+      queries_(placer_, replies_, counters_),
+      audits_(registry_, table_, life_, queries_, replies_, counters_, options.incarnation) {}
 
 void Router::receive(actor::Channel channel, std::string_view peer, actor::Bytes message, Nanos now) {
   if (channel == kClientChannel)
@@ -121,6 +123,8 @@ void Router::dispatch_client(std::string_view peer, const msg::RouterMessage& me
       return status_reply(peer, now);
     case msg::RouterBody::Tokenize:
       return queries_.ask(peer, *message.body_as_Tokenize(), now);
+    case msg::RouterBody::AuditQuery:
+      return audits_.ask(peer, *message.body_as_AuditQuery(), now);
     default:
       return;  // of_clients() lets nothing else pass
   }
@@ -152,6 +156,11 @@ void Router::from_worker(std::string_view peer, actor::Bytes bytes, Nanos now) {
   if (type == msg::RouterBody::Register) return on_register(peer, *message.body_as_Register(), now);
   if (type == msg::RouterBody::Heartbeat) return on_heartbeat(peer, *message.body_as_Heartbeat(), now);
 
+  // Only tokenizer-workers send the rest.
+  if (type == msg::RouterBody::Audited) {  // of one that is not known: its heartbeat will say so
+    if (worker) audits_.answer(*worker, *message.body_as_Audited());
+    return;
+  }
   // Only tokenizer-workers send the rest.
   const WorkerPtr worker = registry_.find(peer);
   if (!worker) return replies_.register_again(peer, msg::WorkerKind::tokenizer_worker);
@@ -265,6 +274,7 @@ Nanos Router::run_timers(Nanos now) {
   life_.run_due(now);
   queries_.run_due(now);
   if (draining_ && now >= drain_until_) {
+  audits_.run_due(now);
     drain_until_ = kNever;
     life_.end_all({msg::FinishReason::cancelled, Code::kUnavailable, "the cluster is shutting down"}, now);
   }
@@ -274,7 +284,7 @@ Nanos Router::run_timers(Nanos now) {
   if (const Client* client = table_.longest_silent())
     silence = std::min(silence, client->last_seen + options_.client_lease);
   if (silence != kNever) silence = std::min(silence, now + kWatch);
-  promised_ = std::min({silence, table_.next_due(), queries_.next_due(), drain_until_});
+  promised_ = std::min({silence, table_.next_due(), queries_.next_due(), audits_.next_due(), drain_until_});
   return promised_;
 }
 

@@ -12,6 +12,7 @@
 
 #include "actor/actor.h"
 #include "base/config.h"
+#include "router/audit.h"
 #include "router/counters.h"
 #include "router/placement.h"
 #include "router/replies.h"
@@ -89,6 +90,7 @@ class Router : public actor::Actor {
   RequestLife life_;
   StreamForwarder forwarder_;
   TokenizeQueries queries_;
+  Audits audits_;
   LogLimiter bad_messages_;
   Nanos promised_ = kNever;  // when run_timers() said it wanted to be called
   bool draining_ = false;

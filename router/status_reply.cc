@@ -4,7 +4,6 @@
 #include <string>
 
 namespace ringmaster::router {
-namespace {
 
 // "ready": gets requests. "starting": registered, but not linked to a peer of the other kind yet.
 std::string state_of(const Worker& worker, const WorkerRegistry& registry) {
@@ -16,8 +15,6 @@ std::string state_of(const Worker& worker, const WorkerRegistry& registry) {
   });
   return linked ? "ready" : "starting";
 }
-
-}  // namespace
 
 actor::Bytes build_status(flatbuffers::FlatBufferBuilder& b, const StatusFacts& facts,
                           const WorkerRegistry& registry, const RequestTable& table,

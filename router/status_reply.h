@@ -16,6 +16,9 @@ struct StatusFacts {
   Nanos now = 0;
 };
 
+// "ready", "starting", "refused: ...", "dead".
+std::string state_of(const Worker& worker, const WorkerRegistry& registry);
+
 // Valid until `builder` is used again.
 actor::Bytes build_status(flatbuffers::FlatBufferBuilder& builder, const StatusFacts& facts,
                           const WorkerRegistry& registry, const RequestTable& table,

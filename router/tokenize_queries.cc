@@ -51,6 +51,12 @@ void TokenizeQueries::worker_lost(const Worker& worker) {
   }
 }
 
+std::vector<uint64_t> TokenizeQueries::tags() const {
+  std::vector<uint64_t> out;
+  for (const auto& [tag, query] : open_) out.push_back(tag);
+  return out;
+}
+
 void TokenizeQueries::run_due(Nanos now) {
   while (!open_.empty() && open_.begin()->second.due <= now) {
     fail(open_.begin()->second, Code::kDeadlineExceeded, "the tokenizer-worker did not answer within 10 s");

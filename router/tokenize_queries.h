@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "router/counters.h"
 #include "router/placement.h"
@@ -31,6 +32,7 @@ class TokenizeQueries {
   void run_due(Nanos now);
   Nanos next_due() const { return open_.empty() ? kNever : open_.begin()->second.due; }
   size_t open() const { return open_.size(); }
+  std::vector<uint64_t> tags() const;  // as the workers know them
 
  private:
   struct Query {

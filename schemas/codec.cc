@@ -34,6 +34,14 @@ Result<const Message*> open(Bytes bytes) {
   return message;
 }
 
+Bytes seal_audited(flatbuffers::FlatBufferBuilder& outer, uint64_t tag,
+                   const flatbuffers::FlatBufferBuilder& books) {
+  outer.Clear();
+  outer.ForceVectorAlignment(books.GetSize(), 1, 8);  // the nested message has 64-bit fields
+  const auto nested = outer.CreateVector(books.GetBufferPointer(), books.GetSize());
+  return seal<RouterMessage>(outer, RouterBody::Audited, CreateAudited(outer, tag, nested).Union());
+}
+
 template Result<const RouterMessage*> open<RouterMessage>(Bytes);
 template Result<const ClientMessage*> open<ClientMessage>(Bytes);
 template Result<const TokenizerWorkerMessage*> open<TokenizerWorkerMessage>(Bytes);

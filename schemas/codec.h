@@ -24,6 +24,10 @@ inline constexpr uint16_t kVersion = 1;
 // request: kMaxPromptBytes of text plus the rest of a Generate.
 inline constexpr size_t kMaxMessageBytes = 16u << 20;
 inline constexpr size_t kMaxPromptBytes = 8u << 20;
+// Entries of each list of a process's books: router.max_live_requests by default. Books of this size from 128
+// workers fit one AuditReply.
+inline constexpr size_t kMaxListed = 4096;
+inline constexpr uint32_t kNone = 0xFFFFFFFF;  // RequestBooks, StreamBooks: placed on none
 
 // Error codes: kTooLarge, kMalformed, kUnsupportedVersion (newer than kVersion, or 0).
 template <typename Message>
@@ -47,6 +51,10 @@ inline ringmaster::Code to_code(Code code) {
 inline Code to_wire(ringmaster::Code code) {
   return static_cast<Code>(code);
 }
+
+// A finished WorkerBooks as the Audited of a worker. Valid until `outer` is used again.
+Bytes seal_audited(flatbuffers::FlatBufferBuilder& outer, uint64_t tag,
+                   const flatbuffers::FlatBufferBuilder& books);
 
 extern template Result<const RouterMessage*> open<RouterMessage>(Bytes);
 extern template Result<const ClientMessage*> open<ClientMessage>(Bytes);

@@ -102,6 +102,15 @@ std::vector<LinkInfo> RingLinks::all() const {
   return infos;
 }
 
+std::vector<LinkHolding> RingLinks::holdings() const {
+  std::vector<LinkHolding> out;
+  for (const auto& link : links_)
+    if (link)
+      out.push_back({link->info, link->end.slot, link->end.commands.position(), link->end.prompts.position(),
+                     link->end.tokens.position(), link->waiting.size()});
+  return out;
+}
+
 Status RingLinks::start(LinkId link, StartCommand command) {
   Link* found = up(link);
   if (found == nullptr) return Error{Code::kWorkerLost, "the gpu-worker of this request is gone"};

@@ -61,6 +61,14 @@ struct LinkInfo {
   uint64_t gpu_instance = 0;
 };
 
+// A link for an audit: how far this side has written and read its rings, in bytes.
+struct LinkHolding {
+  LinkInfo link;
+  uint32_t slot = 0;
+  uint64_t commands_written = 0, prompts_written = 0, tokens_read = 0;
+  size_t waiting = 0;  // commands that wait for room
+};
+
 struct LostLink {
   LinkInfo link;
   std::string why;
@@ -94,6 +102,7 @@ class RingLinks {
   // Links that are up.
   std::optional<LinkId> find(std::string_view gpu_worker, uint64_t gpu_instance) const;
   std::vector<LinkInfo> all() const;
+  std::vector<LinkHolding> holdings() const;
 
   // Commands; they leave at the next flush(). Ignored (start: kWorkerLost) when the link is not up.
   // kOverloaded: too many starts wait; kTooLarge: the prompt does not fit the ring.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "tokenizer-worker/audit.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {
@@ -52,6 +53,8 @@ void TokenizerWorker::receive(actor::Channel, std::string_view, actor::Bytes mes
     case msg::TokenizerWorkerBody::Drain:
       if (!draining_) drain(now);
       return;
+    case msg::TokenizerWorkerBody::Audit:
+      return audit(body.body_as_Audit()->tag());
     case msg::TokenizerWorkerBody::NONE:
       break;
   }
@@ -208,6 +211,16 @@ void TokenizerWorker::answer(uint64_t tag, const Result<std::vector<TokenId>>& r
     send(msg::RouterBody::Tokenized,
          msg::CreateTokenized(builder_, tag, 0, msg::to_wire(result.error().code), text));
   }
+}
+
+void TokenizerWorker::audit(uint64_t tag) {
+  Holdings holdings{requests_.table(), links_, counters_, requests_.live(), pool_.in_flight(),
+                    attaching_.size(), {}};
+  for (const auto& [number, router_tag] : queries_) holdings.queries.push_back(router_tag);
+  flatbuffers::FlatBufferBuilder books;
+  build_books(books, std::move(holdings));
+  if (outbox_.send(kRouter, "", msg::seal_audited(builder_, tag, books)) != actor::Sent::kOk)
+    counters_.add(Counter::kSendsRefused);
 }
 
 // ---- a turn ----

@@ -81,6 +81,7 @@ class TokenizerWorker : public actor::Actor {
   void on_query(const msg::TokenizeQuery& query, actor::Bytes message);
   void answer(uint64_t tag, const Result<std::vector<TokenId>>& ids);
   void forget_queries();
+  void audit(uint64_t tag);
 
   void send_register();
   void send_heartbeat();

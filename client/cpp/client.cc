@@ -211,6 +211,22 @@ Result<std::vector<TokenId>> Client::tokenize(const Request& request, Nanos time
   }
 }
 
+Result<ClusterBooks> Client::books(Nanos timeout) {
+  Session& session = impl_->session;
+  const uint64_t tag = ++impl_->last_tag;
+  session.rejected.reset();
+  if (auto sent = session.query_books(tag); !sent) return std::move(sent).error();
+  const Nanos deadline = monotonic_now() + timeout;
+  while (true) {
+    if (session.books && session.books->first == tag)
+      return std::move(std::exchange(session.books, std::nullopt)->second);
+    if (session.rejected) return *std::exchange(session.rejected, std::nullopt);
+    if (monotonic_now() >= deadline)
+      return Error{Code::kDeadlineExceeded, "no answer from the cluster in time"};
+    if (auto pumped = impl_->pump(deadline); !pumped) return std::move(pumped).error();
+  }
+}
+
 Result<ClusterStatus> Client::status(Nanos timeout) {
   Session& session = impl_->session;
   session.status.reset();

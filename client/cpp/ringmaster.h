@@ -27,6 +27,7 @@
 #include "base/ids.h"
 #include "base/sampling.h"
 #include "base/status.h"
+#include "client/cpp/books.h"
 
 namespace ringmaster::client {
 
@@ -158,6 +159,8 @@ class Client {
   Result<Answer> generate(Request request, const std::function<void(const Piece&)>& on_piece, Nanos timeout);
   Result<std::vector<TokenId>> tokenize(const Request& request, Nanos timeout);
   Result<ClusterStatus> status(Nanos timeout);
+  // What every process holds, for an audit. kOverloaded: another audit is on its way, ask again.
+  Result<ClusterBooks> books(Nanos timeout);
 
  private:
   struct Impl;

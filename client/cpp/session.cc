@@ -55,6 +55,10 @@ Status Session::tokenize(uint64_t tag, const Request& request) {
   return send_(wire::tokenize(builder_, tag, request));
 }
 
+Status Session::query_books(uint64_t tag) {
+  return send_(wire::audit_query(builder_, tag));
+}
+
 Status Session::query_status() {
   return send_(wire::status_query(builder_));
 }
@@ -89,6 +93,11 @@ void Session::receive(msg::Bytes bytes, Nanos now) {
     case msg::ClientBody::StatusReply:
       status = wire::cluster_status(*message.body_as_StatusReply());
       return on_incarnation(status->incarnation, now);
+    case msg::ClientBody::AuditReply: {
+      const msg::AuditReply& reply = *message.body_as_AuditReply();
+      books.emplace(reply.tag(), wire::cluster_books(reply));
+      return on_incarnation(reply.incarnation(), now);
+    }
     case msg::ClientBody::TokenizeReply:
       return on_tokenize_reply(*message.body_as_TokenizeReply());
     case msg::ClientBody::NONE:

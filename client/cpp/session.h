@@ -43,6 +43,7 @@ class Session {
   // A query outside of streams; its answer lies in tokenized, status or rejected.
   Status tokenize(uint64_t tag, const Request& request);
   Status query_status();
+  Status query_books(uint64_t tag);
 
   void receive(msg::Bytes message, Nanos now);
   // Acknowledges, pings and asks again as far as it is due; returns when it wants to be called next.
@@ -57,6 +58,7 @@ class Session {
   std::optional<Error> rejected;  // answer to a message that was not allowed or could not be read
   std::optional<ClusterStatus> status;
   std::unordered_map<uint64_t, Result<std::vector<TokenId>>> tokenized;  // by tag
+  std::optional<std::pair<uint64_t, Result<ClusterBooks>>> books;        // of the last query that was answered
 
  private:
   void on_incarnation(uint32_t seen, Nanos now);

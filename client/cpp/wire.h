@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "client/cpp/books.h"
 #include "client/cpp/ringmaster.h"
 #include "schemas/codec.h"
 
@@ -14,6 +15,7 @@ msg::Bytes tokenize(flatbuffers::FlatBufferBuilder& builder, uint64_t tag, const
 msg::Bytes cancel(flatbuffers::FlatBufferBuilder& builder, Uid uid);
 msg::Bytes ping(flatbuffers::FlatBufferBuilder& builder);
 msg::Bytes status_query(flatbuffers::FlatBufferBuilder& builder);
+msg::Bytes audit_query(flatbuffers::FlatBufferBuilder& builder, uint64_t tag);
 
 struct PendingAck {
   Uid uid;
@@ -24,6 +26,7 @@ msg::Bytes acks(flatbuffers::FlatBufferBuilder& builder, const std::vector<Pendi
 
 Ending ending(const msg::Done& done);
 ClusterStatus cluster_status(const msg::StatusReply& reply);
+Result<ClusterBooks> cluster_books(const msg::AuditReply& reply);
 std::vector<Logprobs> logprobs(const msg::Chunk& chunk, size_t first);
 
 }  // namespace ringmaster::client::wire

@@ -183,6 +183,23 @@ Status KvCache::check(std::span<const KvSequence* const> tables) const {
   return ok_status();
 }
 
+KvHoldings KvCache::holdings(std::span<const KvSequence* const> tables) const {
+  KvHoldings out;
+  std::vector<bool> seen(pool_.size(), false);
+  const auto hold = [&](BlockId block) {
+    out.held += !seen[block];
+    seen[block] = true;
+  };
+  for (const KvSequence* s : tables) {
+    out.table_references += s->blocks.size();
+    for (BlockId block : s->blocks) hold(block);
+  }
+  for (const Release& release : releases_) hold(release.block);
+  out.deferred = releasing();
+  for (BlockId block = 0; block < pool_.size(); ++block) out.references += pool_.references(block);
+  return out;
+}
+
 std::string KvCache::dump() const {
   const auto text = [](uint64_t n) { return std::to_string(n); };
   return "blocks: " + text(num_free()) + " free + " + text(num_cached()) + " cached + " + text(num_used()) +

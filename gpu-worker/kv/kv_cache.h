@@ -44,6 +44,14 @@ struct KvSequence {
   std::vector<BlockKey> keys;  // of the leading full blocks, as far as needed yet; outlives release()
 };
 
+// Blocks and references, each counted in its own place.
+struct KvHoldings {
+  uint32_t held = 0;              // different blocks in tables and waiting releases
+  uint64_t references = 0;        // that the pool counts
+  uint64_t table_references = 0;  // entries of all tables
+  uint32_t deferred = 0;          // releases that wait for a step to retire
+};
+
 struct KvStats {
   // Tokens looked up and found at the first start of a sequence, and when one starts again after preemption.
   // Kept apart: finding one's own blocks again says nothing about shared prefixes.
@@ -104,6 +112,8 @@ class KvCache {
   // reference counts. Error: kInternal with a dump.
   Status check(std::span<const KvSequence* const> tables) const;
   std::string dump() const;
+  // For an audit, with the same `tables`. Walks all blocks.
+  KvHoldings holdings(std::span<const KvSequence* const> tables) const;
 
  private:
   struct Release {

@@ -1,4 +1,6 @@
-// Scheduler::check() and dump(): every count that must balance, and what to print when one does not.
+// Scheduler::check(), dump() and holdings(): every count that must balance, and what to print when one does
+// not.
+#include <algorithm>
 #include <unordered_map>
 
 #include "gpu-worker/schedule/scheduler.h"
@@ -117,6 +119,22 @@ Status Scheduler::check() const {
   }
   if (with_rows != in_flight.size()) return broken("a step in flight has a row of a sequence that is gone");
   return kv_.check(tables);
+}
+
+Holdings Scheduler::holdings() const {
+  Holdings out;
+  std::vector<const KvSequence*> tables;
+  const auto add = [&](const Sequence& s) {
+    out.sequences.push_back(
+        {s.epoch, s.owner, s.state, static_cast<uint32_t>(s.kv.blocks.size()), s.lane.has_value()});
+    tables.push_back(&s.kv);
+  };
+  for (const auto& [epoch, s] : sequences_) add(*s);
+  for (const auto& s : finished_) add(*s);
+  std::ranges::sort(out.sequences, {}, &SequenceHolding::epoch);
+  out.lanes_taken = config_.max_running - static_cast<uint32_t>(free_lanes_.size());
+  out.kv = kv_.holdings(tables);
+  return out;
 }
 
 std::string Scheduler::dump() const {

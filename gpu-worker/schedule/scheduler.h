@@ -31,6 +31,7 @@
 #include "base/status.h"
 #include "gpu-worker/kv/kv_cache.h"
 #include "gpu-worker/schedule/events.h"
+#include "gpu-worker/schedule/holdings.h"
 #include "gpu-worker/schedule/sequence.h"
 #include "gpu-worker/schedule/step_plan.h"
 
@@ -114,6 +115,7 @@ class Scheduler {
   uint32_t num_running() const { return static_cast<uint32_t>(running_.size()); }
   uint32_t num_waiting() const { return static_cast<uint32_t>(waiting_.size()); }
   uint32_t num_paused() const { return num_paused_; }
+  uint32_t num_lanes() const { return config_.max_running; }
   uint32_t in_flight() const { return flights_count_; }
   bool idle() const { return sequences_.empty() && flights_count_ == 0; }
   const SchedulerStats& stats() const { return stats_; }
@@ -121,6 +123,8 @@ class Scheduler {
   // Every book: blocks (through KvCache::check), lanes, lists, counts. Error: kInternal with a dump.
   Status check() const;
   std::string dump() const;
+  // What is held now, for an audit. Walks all sequences and blocks.
+  Holdings holdings() const;
 
  private:
   // What retire() must know of a planned row.

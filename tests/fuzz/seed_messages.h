@@ -218,6 +218,55 @@ inline msg::StreamT stream(uint64_t n, uint32_t first, uint64_t offset, bool end
   s.ends.push_back(std::move(done));
   return s;
 }
+inline std::vector<uint8_t> books(bool gpu) {
+  msg::WorkerBooksT b;
+  auto slot = std::make_unique<msg::SlotBooksT>();
+  slot->peer = gpu ? "tokenizer-worker.0" : "gpu-worker.0";
+  slot->peer_instance = 11;
+  slot->commands = 128;
+  if (gpu) {
+    b.gpu = std::make_unique<msg::GpuWorkerBooksT>();
+    b.gpu->sequences.emplace_back(1, 0, 2, msg::SequencePhase::running, true);
+    b.gpu->slots.push_back(std::move(slot));
+    b.gpu->fault = "lane 1 has 2 holders";
+  } else {
+    b.tokenizer = std::make_unique<msg::TokenizerWorkerBooksT>();
+    b.tokenizer->streams.emplace_back(1, 0, msg::StreamPhase::running);
+    b.tokenizer->queries = {3};
+    b.tokenizer->slots.push_back(std::move(slot));
+  }
+  flatbuffers::FlatBufferBuilder builder;
+  builder.Finish(msg::WorkerBooks::Pack(builder, &b));
+  return {builder.GetBufferPointer(), builder.GetBufferPointer() + builder.GetSize()};
+}
+inline msg::AuditedT audited(uint64_t tag, bool gpu) {
+  msg::AuditedT a;
+  a.tag = tag;
+  a.books = books(gpu);
+  return a;
+}
+inline msg::AuditReplyT audit_reply() {
+  msg::AuditReplyT a;
+  a.tag = 4;
+  a.router = std::make_unique<msg::RouterBooksT>();
+  a.router->requests.emplace_back(1, 1, 0, msg::RequestPhase::running);
+  a.router->queries = {3};
+  for (const bool gpu : {true, false}) {
+    a.workers.push_back(std::make_unique<msg::AuditedWorkerT>());
+    a.workers.back()->name = gpu ? "gpu-worker.0" : "tokenizer-worker.0";
+    a.workers.back()->gpu = gpu;
+    a.workers.back()->state = "ready";
+    a.workers.back()->books = books(gpu);
+  }
+  a.workers.back()->linked.push_back(std::make_unique<msg::LinkedToT>());
+  a.workers.back()->linked.back()->gpu_worker = "gpu-worker.0";
+  return a;
+}
+inline msg::AuditQueryT audit_query(uint64_t tag) {
+  msg::AuditQueryT q;
+  q.tag = tag;
+  return q;
+}
 inline msg::StatusReplyT status_reply() {
   msg::StatusReplyT s;
   s.incarnation = 2;
@@ -253,7 +302,10 @@ inline std::vector<Named> router_messages() {
           {"linked", text_of(pack(linked("gpu-worker.0", 11, true)))},
           {"streams",
            text_of(pack(streams("client-a", {{epoch(1), 1, 0, {5, 6}, 0, "ab"}}, {{epoch(1), 1, 2}})))},
-          {"tokenized", text_of(pack(tokenized(1)))}};
+          {"tokenized", text_of(pack(tokenized(1)))},
+          {"audit_query", text_of(pack(audit_query(4)))},
+          {"audited_tok", text_of(pack(audited(1, false)))},
+          {"audited_gpu", text_of(pack(audited(1, true)))}};
 }
 inline std::vector<Named> client_messages() {
   msg::RejectedT rejected;
@@ -264,13 +316,16 @@ inline std::vector<Named> client_messages() {
   msg::TokenizeReplyT reply;
   reply.tag = 1;
   reply.ids = {1, 2};
-  return {{"accepted", to_client(accepted(1))},  {"stream", to_client(stream(1, 0, 0, true))},
-          {"rejected", to_client(rejected)},     {"pong", to_client(pong)},
-          {"status", to_client(status_reply())}, {"tokenize_reply", to_client(reply)}};
+  return {{"accepted", to_client(accepted(1))},     {"stream", to_client(stream(1, 0, 0, true))},
+          {"rejected", to_client(rejected)},        {"pong", to_client(pong)},
+          {"status", to_client(status_reply())},    {"tokenize_reply", to_client(reply)},
+          {"audit_reply", to_client(audit_reply())}};
 }
 inline std::vector<Named> tokenizer_messages() {
   msg::ForgetT forget;
   forget.epoch = 1;
+  msg::AuditT audit;
+  audit.tag = 1;
   return {{"gpu_workers", to_tokenizer(gpu_workers(1, 8))},
           {"assign", to_tokenizer(assign(1, router::text_request(1)))},
           {"assign_full", to_tokenizer(assign(2, full_request(2)))},
@@ -280,13 +335,17 @@ inline std::vector<Named> tokenizer_messages() {
           {"end", to_tokenizer(end(1))},
           {"forget", to_tokenizer(forget)},
           {"query", to_tokenizer(query())},
-          {"drain", to_tokenizer(msg::DrainT())}};
+          {"drain", to_tokenizer(msg::DrainT())},
+          {"audit", to_tokenizer(audit)}};
 }
 inline std::vector<Named> gpu_messages() {
   msg::RegisteredT registered;
   registered.incarnation = 3;
+  msg::AuditGpuWorkerT audit;
+  audit.tag = 1;
   return {{"registered", sealed<msg::GpuWorkerMessage>(registered)},
-          {"drain", sealed<msg::GpuWorkerMessage>(msg::DrainGpuWorkerT())}};
+          {"drain", sealed<msg::GpuWorkerMessage>(msg::DrainGpuWorkerT())},
+          {"audit", sealed<msg::GpuWorkerMessage>(audit)}};
 }
 inline const std::string& of(const std::vector<Named>& messages, std::string_view name) {
   for (const Named& m : messages)

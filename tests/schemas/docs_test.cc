@@ -48,7 +48,7 @@ std::set<std::string> messages() {
   out.merge(union_members("schemas/client.fbs", "ClientBody"));
   out.merge(union_members("schemas/tokenizer_worker.fbs", "TokenizerWorkerBody"));
   out.merge(union_members("schemas/gpu_worker.fbs", "GpuWorkerBody"));
-  EXPECT_EQ(out.size(), 27u) << "a new message? name it in the three pages, then here";
+  EXPECT_EQ(out.size(), 32u) << "a new message? name it in the three pages, then here";
   return out;
 }
 
@@ -109,7 +109,7 @@ TEST(RequestPage, SendersAndReceiversKnowTheirMessages) {
 }
 
 TEST(Pages, NameOnlyFilesThatExist) {
-  for (const char* page : {"docs/request.md", "docs/protocol.md", "schemas/README.md", "router/README.md"}) {
+  for (const char* page : {"docs/request.md", "docs/protocol.md", "docs/audit.md", "schemas/README.md", "router/README.md"}) {
     const auto paths =
         all_matches(read(page), R"(`([a-z][A-Za-z0-9_/-]*/[A-Za-z0-9_.-]*\.(?:h|cc|fbs|md|py))`)");
     for (const std::string& path : paths)
@@ -127,7 +127,7 @@ TEST(SchemasPage, NamesEveryMessage) {
 TEST(ProtocolPage, NamesEveryClientMessageFieldAndCode) {
   const std::string page = read("docs/protocol.md");
   std::set<std::string> needed = union_members("schemas/client.fbs", "ClientBody");
-  for (const char* sent : {"Generate", "Acks", "Cancel", "Ping", "StatusQuery", "Tokenize"})
+  for (const char* sent : {"Generate", "Acks", "Cancel", "Ping", "StatusQuery", "Tokenize", "AuditQuery"})
     needed.insert(sent);
   needed.merge(union_members("schemas/router.fbs", "Prompt"));
   const auto generate = all_matches(read("schemas/router.fbs"), "table Generate \\{([^}]*)\\}");

@@ -193,10 +193,12 @@ class RouterSide : public actor::Outbox {
     EXPECT_TRUE(opened.ok());
     if (auto* body = (*opened)->body_as_Register()) registers.emplace_back().reset(body->UnPack());
     if (auto* body = (*opened)->body_as_Heartbeat()) heartbeats.emplace_back().reset(body->UnPack());
+    if (auto* body = (*opened)->body_as_Audited()) audits.emplace_back().reset(body->UnPack());
     return actor::Sent::kOk;
   }
   std::vector<std::unique_ptr<msg::RegisterT>> registers;
   std::vector<std::unique_ptr<msg::HeartbeatT>> heartbeats;
+  std::vector<std::unique_ptr<msg::AuditedT>> audits;
 };
 
 class WorkerTest : public ::testing::Test {

@@ -360,6 +360,48 @@ TEST_F(Worker, TokenizeQuery) {
   EXPECT_EQ(w.pool.in_flight(), 0u);
 }
 
+TEST_F(Worker, AuditTellsWhatIsHeld) {
+  registered_and_linked();
+  assign(1, "hello");
+  turn();
+  assign(2, "!");
+  assign(3, "ok");
+  turn();
+  receive(TokenizerWorkerBody::Forget, [](auto& b) { return msg::CreateForget(b, 3); });
+  assign(4, "still in the pool");
+  receive(TokenizerWorkerBody::TokenizeQuery, [&](auto& b) {
+    const auto prompt = msg::CreateTextPromptDirect(b, "x");
+    return msg::CreateTokenizeQuery(b, 61, msg::Prompt::TextPrompt, prompt.Union());
+  });
+  w.outbox.clear();
+  receive(TokenizerWorkerBody::Audit, [](auto& b) { return msg::CreateAudit(b, 9); });
+  const auto answers = sent<msg::AuditedT>(&msg::RouterBodyUnion::AsAudited);
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_EQ(answers[0].tag, 9u);
+  msg::WorkerBooksT all;
+  flatbuffers::GetRoot<msg::WorkerBooks>(answers[0].books.data())->UnPackTo(&all);
+  EXPECT_EQ(all.gpu, nullptr);
+  const msg::TokenizerWorkerBooksT& books = *all.tokenizer;
+  ASSERT_EQ(books.streams.size(), 3u);
+  EXPECT_EQ(books.streams[0].epoch(), 1u);
+  EXPECT_EQ(books.streams[0].phase(), msg::StreamPhase::running);
+  EXPECT_EQ(books.streams[0].link(), 0u);
+  EXPECT_EQ(books.streams[2].epoch(), 4u);
+  EXPECT_EQ(books.streams[2].phase(), msg::StreamPhase::encoding);
+  EXPECT_EQ(books.live, 3u);
+  EXPECT_EQ(books.assigned, 4u);
+  EXPECT_EQ(books.forgotten, 1u);
+  EXPECT_EQ(books.ended, 0u);
+  EXPECT_EQ(books.encoding, 2u);
+  EXPECT_EQ(books.queries, std::vector<uint64_t>{61});
+  ASSERT_EQ(books.slots.size(), 1u);
+  EXPECT_EQ(books.slots[0]->peer, "gpu-worker.0");
+  EXPECT_EQ(books.slots[0]->peer_instance, 7u);
+  EXPECT_GT(books.slots[0]->commands, 0u);
+  EXPECT_GT(books.slots[0]->prompts, 0u);
+  EXPECT_EQ(books.slots[0]->tokens, 0u);
+}
+
 // A new router counts its tags from 1 again: an answer to the former would pass for one to it.
 TEST_F(Worker, QueriesOfAFormerRouterAreNotAnswered) {
   registered_and_linked();
