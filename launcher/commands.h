@@ -30,6 +30,7 @@ struct Exit {
 void add_up(CLI::App& app, Exit& exit);
 void add_down(CLI::App& app, Exit& exit);
 void add_status(CLI::App& app, Exit& exit);
+void add_audit(CLI::App& app, Exit& exit);
 void add_logs(CLI::App& app, Exit& exit);
 void add_pull(CLI::App& app, Exit& exit);
 void add_generate(CLI::App& app, Exit& exit);

@@ -31,6 +31,7 @@ int main(int argc, char** argv) {
   add_status(app, exit);
   add_logs(app, exit);
   add_pull(app, exit);
+  add_audit(app, exit);
   add_generate(app, exit);
   add_chat(app, exit);
   add_tokenize(app, exit);

@@ -114,16 +114,7 @@ TEST_F(HashCluster, EveryIdRightWith256StreamsAndAThirdCancelled) {
     }
   }
 
-  EXPECT_TRUE(cluster.eventually(
-      [](const client::ClusterStatus& status) {
-        bool idle = status.live_requests == 0;
-        for (const auto& worker : status.workers)
-          idle = idle && worker.live == 0 && worker.running == 0 && worker.waiting == 0 &&
-                 worker.blocks_free == worker.blocks_total;
-        return idle;
-      },
-      5 * kSecond))
-      << "blocks, slots or requests did not return to baseline";
+  cluster.expect_balanced();
   for (const auto& [pid, count] : descriptors) {
     // The router closes the connection of the status client above a moment after it has gone.
     const Nanos deadline = monotonic_now() + 2 * kSecond;
@@ -170,6 +161,7 @@ TEST_F(HashCluster, CreditBoundsAStreamWhoseClientDoesNotRead) {
       got.insert(got.end(), piece->ids.begin(), piece->ids.end());
   }
   EXPECT_EQ(got, context_hash::expected(prompt, vocab_size_, silent_, 3000));
+  cluster.expect_balanced();
   EXPECT_EQ(cluster.down(), 0);
 }
 
@@ -195,6 +187,7 @@ TEST_F(HashCluster, WorkersThatAreKilledComeBack) {
     ASSERT_TRUE(answer.ok()) << answer.error().message;
     EXPECT_EQ(answer->ending.reason, client::FinishReason::kLength) << answer->ending.message;
     EXPECT_EQ(answer->ids, context_hash::expected(prompt, vocab_size_, silent_, 20));
+    cluster.expect_balanced();
   }
   EXPECT_EQ(cluster.down(), 0);
 }

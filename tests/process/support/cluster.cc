@@ -113,7 +113,11 @@ bool Cluster::up(Nanos timeout) {
         status && status->ready &&
         std::all_of(status->workers.begin(), status->workers.end(),
                     [](const client::WorkerStatus& worker) { return worker.state == "ready"; });
-    if (all_ready && record()["state"] == "ready") return true;
+    if (all_ready && record()["state"] == "ready") {
+      // What the processes hold before anybody comes; whether that balances, expect_balanced() says.
+      std::ofstream(dir_ + "/audit.json") << command({"audit", "--json", "--wait-idle", "10"}).out;
+      return true;
+    }
     sleep_for(5 * kMillisecond);
   }
   ADD_FAILURE() << "the cluster was not ready in time";
@@ -171,6 +175,13 @@ bool Cluster::eventually(const std::function<bool(const client::ClusterStatus&)>
     sleep_for(20 * kMillisecond);
   }
   return false;
+}
+
+void Cluster::expect_balanced(Nanos wait_idle) const {
+  const Ended audit =
+      command({"audit", "--wait-idle", std::to_string(wait_idle / kSecond), "--since", dir_ + "/audit.json"},
+              wait_idle + 20 * kSecond);
+  EXPECT_EQ(audit.exit_code, 0) << audit.out << audit.err;
 }
 
 std::string Cluster::state_dir() const {

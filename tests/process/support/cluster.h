@@ -54,6 +54,11 @@ class Cluster {
   // Polls status() until `good` holds.
   bool eventually(const std::function<bool(const client::ClusterStatus&)>& good, Nanos timeout) const;
 
+  // `ringmaster audit`: what all processes hold is what live requests justify (docs/audit.md). To be called
+  // at the end of every scenario whose cluster still runs: it first waits until nothing is live, so
+  // everything must then be at its baseline.
+  void expect_balanced(Nanos wait_idle = 10 * kSecond) const;
+
   std::string endpoint() const;
   std::string state_dir() const;
   std::string config_file() const { return dir_ + "/cluster.yaml"; }
