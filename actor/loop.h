@@ -1,5 +1,6 @@
-// The main loop of a process: runs one actor until stop(). It waits on nothing but the process's doorbell;
-// descriptors ring it through FdBell, rings and mailboxes ring it themselves. An idle loop sleeps.
+// The main loop of a process: runs one actor until stop(). It waits on one thing (actor/waiter.h): on the
+// process's doorbell, which descriptors ring through FdBell, rings and mailboxes themselves; or, in a process
+// that nobody rings, on its descriptors. An idle loop sleeps.
 //
 //   int main(...) {
 //     if (auto ok = Loop::block_signals(); !ok) ...                   // before any thread exists
@@ -27,8 +28,8 @@
 #include <memory>
 #include <vector>
 
-#include "actor/fd_bell.h"
 #include "actor/transport.h"
+#include "actor/waiter.h"
 #include "base/status.h"
 #include "shm/doorbell.h"
 
@@ -53,8 +54,11 @@ class Loop {
   // To be called in main() before any thread exists. SIGPIPE is ignored: a dead peer is a return code.
   static Status block_signals();
 
-  // All arguments outlive the loop.
+  // All arguments outlive the loop. Without a bell it waits on the descriptors: then nothing may depend on
+  // add_source() being called when memory changes.
   static Result<std::unique_ptr<Loop>> create(Actor& actor, Transport& transport, shm::Doorbell& bell,
+                                              const LoopOptions& options = {});
+  static Result<std::unique_ptr<Loop>> create(Actor& actor, Transport& transport,
                                               const LoopOptions& options = {});
   ~Loop();
   Loop(const Loop&) = delete;
@@ -84,15 +88,15 @@ class Loop {
  private:
   struct Watch;
   struct Signals;
-  Loop(Actor& actor, Transport& transport, shm::Doorbell& bell, const LoopOptions& options,
-       std::unique_ptr<FdBell> fds);
+  Loop(Actor& actor, Transport& transport, const LoopOptions& options, std::unique_ptr<Waiter> waiter);
+  static Result<std::unique_ptr<Loop>> create(Actor& actor, Transport& transport, const LoopOptions& options,
+                                              Result<std::unique_ptr<Waiter>> waiter);
   size_t call_ready(Nanos now);
 
   Actor& actor_;
   Transport& transport_;
-  shm::Doorbell& bell_;
   LoopOptions options_;
-  std::unique_ptr<FdBell> fds_;
+  std::unique_ptr<Waiter> waiter_;
   std::vector<std::shared_ptr<Watch>> watches_;
   std::vector<std::function<bool(Nanos)>> sources_;
   std::vector<std::function<void()>> flushes_;

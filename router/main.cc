@@ -50,8 +50,6 @@ class TurnedAwayReport {
 
 Status serve(const ProcessArguments& arguments, const ClusterConfig& config) {
   check_descriptor_limit(config);
-  auto bell = shm::Doorbell::create();
-  if (!bell) return std::move(bell).error();
   // The endpoints first: a second router of this cluster must fail before it takes an incarnation.
   // Both doors hand over: whoever reconnects under its name replaces the connection that may not have been
   // noticed dead yet. Clients draw their names at random.
@@ -62,7 +60,7 @@ Status serve(const ProcessArguments& arguments, const ClusterConfig& config) {
   if (!incarnation) return std::move(incarnation).error();
 
   Router router(**transport, RouterOptions::from(config, *incarnation, random_number()));
-  auto loop = actor::Loop::create(router, **transport, *bell);
+  auto loop = actor::Loop::create(router, **transport);
   if (!loop) return std::move(loop).error();
   bool asked = false;
   auto signals = (*loop)->on_signal([&](int, Nanos now) {

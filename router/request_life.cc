@@ -85,9 +85,11 @@ void RequestLife::generate(std::string_view route, const msg::Generate& request,
   r.sent_tokens = r.acked_tokens = received_tokens(request);
   r.sent_text = r.acked_text = request.received_text_offset();
   counters_.add(Counter::kRequestsAccepted);
-  replies_.accepted(r, r.sent_tokens != 0, r.sent_tokens);
 
-  if (!place || !try_place(r, *place, bytes, now)) {
+  // The worker's message first: its way is long, and the client's processes do not run before it is sent.
+  const bool placed = place && try_place(r, *place, bytes, now);
+  replies_.accepted(r, r.sent_tokens != 0, r.sent_tokens);
+  if (!placed) {
     r.generate.assign(bytes.begin(), bytes.end());
     waiting_.insert(waiting_key(r));
     waiting_bytes_ += r.generate.size();

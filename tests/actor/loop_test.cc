@@ -276,7 +276,7 @@ TEST_F(Loops, LeavesNoDescriptorsBehind) {
   EXPECT_EQ(count(), before);
 }
 
-// Two loops in two threads over real sockets. Each answers and then sleeps; the timers send as well, which is
+// Two loops in two threads over real sockets, one of each kind. Each answers and then sleeps; the timers send as well, which is
 // what swallows edges. With one lost, a side sleeps for 20 s and the deadline below is missed.
 TEST(LoopOverZmq, NoMessageWaitsForASleeper) {
   constexpr int kRounds = 3000;
@@ -285,11 +285,10 @@ TEST(LoopOverZmq, NoMessageWaitsForASleeper) {
   const std::string endpoint = "ipc://" + directory + "/s";
   auto router = ZmqTransport::router({{endpoint, true}}).value();
   auto worker = ZmqTransport::worker(endpoint, "w").value();
-  auto router_bell = shm::Doorbell::create().value();
   auto worker_bell = shm::Doorbell::create().value();
   Recorder router_actor, worker_actor;
   const LoopOptions options{.max_sleep = 20 * kSecond};
-  auto router_loop = Loop::create(router_actor, *router, router_bell, options).value();
+  auto router_loop = Loop::create(router_actor, *router, options).value();
   auto worker_loop = Loop::create(worker_actor, *worker, worker_bell, options).value();
 
   router_actor.on_receive = [&](Channel, std::string_view peer, Bytes message, Nanos) {
