@@ -83,6 +83,9 @@ Result<MemoryFile> MemoryFile::attach(UniqueFd fd, size_t bytes) {
   }
   auto region = map(fd.get(), bytes);
   if (!region) return std::move(region).error();
+  // What is given back by the death of its holder must not live on in a child that the holder forked.
+  if (madvise(region->get_address(), bytes, MADV_DONTFORK) != 0)
+    return system_error("keep a memory file from forked children", errno);
   return MemoryFile(std::move(fd), std::move(region).value());
 }
 

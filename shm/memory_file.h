@@ -21,7 +21,7 @@ class MemoryFile {
  public:
   // `name` is only for /proc/PID/maps.
   static Result<MemoryFile> create(const std::string& name, size_t bytes);
-  // Checks that the file is sealed and has exactly `bytes`.
+  // Checks that the file is sealed and has exactly `bytes`. A forked child does not inherit the mapping.
   static Result<MemoryFile> attach(UniqueFd fd, size_t bytes);
 
   std::span<std::byte> bytes() const {

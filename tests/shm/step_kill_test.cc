@@ -1,8 +1,8 @@
 // A writer and a reader killed after every single instruction of what they do with a ring. Whatever the
 // moment, the other side sees exactly what was published or read until then, in whole records, and the ring
 // goes on.
-#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -36,14 +36,17 @@ struct Accepted {
 };
 
 struct World {
+  World() = default;
+  ~World() { munmap(bell_memory, kPage); }
+  World(const World&) = delete;
   SlotPlaces places = place_rings({kMinRingBytes, kMinRingBytes, kMinRingBytes}).value();
   MemoryFile memory = MemoryFile::create("step-kill", places.size).value();
   MemoryFile notes = MemoryFile::create("step-kill-notes", kPage).value();
   Doorbell bell = Doorbell::create().value();
-  MemoryFile bell_memory = MemoryFile::attach(UniqueFd(fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0)), kPage).value();
+  void* bell_memory = mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_SHARED, bell.fd(), 0);
   RingView ring() { return rings_of(memory.bytes(), places).token; }
   RingIndex& index() { return *ring().index; }
-  BellPage& bell_page() { return *reinterpret_cast<BellPage*>(bell_memory.bytes().data()); }
+  BellPage& bell_page() { return *static_cast<BellPage*>(bell_memory); }
   Accepted& accepted() { return *reinterpret_cast<Accepted*>(notes.bytes().data()); }
   // Empty, with both positions at `position`.
   void reset(uint64_t position) {
