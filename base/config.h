@@ -25,10 +25,11 @@ struct RouterConfig {
 struct TokenizerWorkerConfig {
   uint32_t count = 2;
   uint32_t encode_threads = 1;
-  uint32_t encode_queue = 1024;  // prompts waiting for an encode thread
-  Nanos linger = 30 * kSecond;   // how long an ended stream waits for its last acknowledgement
-  Nanos spin = 0;                // busy waiting before sleeping
-  std::vector<int> cores;        // empty: not bound
+  uint32_t encode_queue = 1024;   // prompts waiting for an encode thread
+  uint64_t encode_inline = 1024;  // bytes of short requests a turn that the stream thread encodes itself
+  Nanos linger = 30 * kSecond;    // how long an ended stream waits for its last acknowledgement
+  Nanos spin = 0;                 // busy waiting before sleeping
+  std::vector<int> cores;         // empty: not bound
   int nice = 0;
   bool operator==(const TokenizerWorkerConfig&) const = default;
 };

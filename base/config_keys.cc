@@ -93,6 +93,9 @@ std::vector<ConfigKey> make_keys() {
        "Threads that turn prompts into tokens, beside the thread that serves the streams."},
       {t, "encode_queue", CountField{at<kText, &T::encode_queue>, 1, 65'536},
        "Prompts waiting for an encode thread."},
+      {t, "encode_inline", SizeField{at<kText, &T::encode_inline>, 0, 64 * kKiB},
+       "Bytes of short requests (text or ids, no chats) that the thread of the streams encodes itself in a "
+       "turn, which saves two changes of thread; the rest goes to the encode threads. 0: all."},
       {t, "linger", DurationField{at<kText, &T::linger>, 0, 3600 * kSecond},
        "How long an ended stream waits for its last acknowledgement."},
       {t, "spin", DurationField{at<kText, &T::spin>, 0, 10 * kMillisecond},

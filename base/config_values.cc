@@ -234,7 +234,7 @@ std::string duration_text(Nanos value) {
 }
 
 std::string size_text(uint64_t value) {
-  return quantity_text(value, kSizeUnits);
+  return value == 0 ? "0B" : quantity_text(value, kSizeUnits);
 }
 
 bool assign(const ConfigField& field, const RawValue& raw, ClusterConfig& config) {

@@ -24,8 +24,13 @@ Result<std::vector<TokenId>> build(const PromptBuilder& builder, PromptView prom
 
 }  // namespace
 
-EncodePool::EncodePool(const PromptBuilder& builder, uint32_t threads, size_t max_jobs, shm::Doorbell& bell)
-    : builder_(builder), max_jobs_(max_jobs), results_(max_jobs, bell) {
+EncodePool::EncodePool(const PromptBuilder& builder, uint32_t threads, size_t max_jobs, shm::Doorbell& bell,
+                       size_t inline_bytes)
+    : builder_(builder),
+      max_jobs_(max_jobs),
+      inline_bytes_(inline_bytes),
+      inline_left_(inline_bytes),
+      results_(max_jobs, bell) {
   for (uint32_t i = 0; i < threads; ++i) threads_.emplace_back([this] { work(); });
 }
 
@@ -52,6 +57,13 @@ Status EncodePool::submit(EncodeJob job) {
   ++in_flight_;
   wake_.notify_one();
   return ok_status();
+}
+
+std::optional<Result<std::vector<TokenId>>> EncodePool::encode_here(const EncodeJob& job) {
+  const size_t bytes = job.message.size() * sizeof(uint64_t);
+  if (job.prompt.type == msg::Prompt::ChatPrompt || bytes > inline_left_) return std::nullopt;
+  inline_left_ -= bytes;
+  return build(builder_, job.prompt, std::atomic<bool>{false});
 }
 
 void EncodePool::cancel(EncodeTicket ticket) {

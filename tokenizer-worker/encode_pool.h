@@ -1,11 +1,12 @@
 // Threads that turn prompts into ids, so that a 1 MB prompt never stalls the streams (TOK-17). One stream
 // thread submits, cancels and takes results; the pool's threads only run PromptBuilder on a copy of the
 // message. At most `max_jobs` jobs are anywhere between submit() and take(); more are refused. Results ring
-// the doorbell.
+// the doorbell. A short prompt is quicker encoded than handed to another thread and back (two wake-ups), so
+// the stream thread may encode_here() a bounded number of bytes a turn.
 //
 // First come, first served: a long prompt delays prompts behind it (with one thread by its whole encoding),
-// never a running stream. Thread: submit, cancel, take, in_flight: the owner's. run_one: any (the pool's
-// threads call it; tests may, with 0 threads).
+// never a running stream. Thread: submit, cancel, take, encode_here, end_turn, in_flight: the owner's.
+// run_one: any (the pool's threads call it; tests may, with 0 threads).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -47,7 +48,9 @@ struct Encoded {
 class EncodePool {
  public:
   // `builder` and `bell` outlive the pool. Without threads somebody calls run_one().
-  EncodePool(const PromptBuilder& builder, uint32_t threads, size_t max_jobs, shm::Doorbell& bell);
+  // `inline_bytes`: see encode_here().
+  EncodePool(const PromptBuilder& builder, uint32_t threads, size_t max_jobs, shm::Doorbell& bell,
+             size_t inline_bytes = 0);
   // Finishes the jobs that run; those that wait are dropped.
   ~EncodePool();
   EncodePool(const EncodePool&) = delete;
@@ -60,6 +63,12 @@ class EncodePool {
   void cancel(EncodeTicket ticket);
   std::optional<Encoded> take();
   size_t in_flight() const { return in_flight_; }
+
+  // Encodes on this thread if `job` is a message of text or ids that fits into what is left of this turn's
+  // `inline_bytes`; otherwise nothing, and it is to be submitted. Chats go to the threads: what a template
+  // does with one is up to the model.
+  std::optional<Result<std::vector<TokenId>>> encode_here(const EncodeJob& job);
+  void end_turn() { inline_left_ = inline_bytes_; }
 
   // Runs the oldest waiting job on this thread; false when none waits.
   bool run_one();
@@ -74,7 +83,9 @@ class EncodePool {
 
   const PromptBuilder& builder_;
   const size_t max_jobs_;
-  size_t in_flight_ = 0;  // owner's
+  const size_t inline_bytes_;
+  size_t inline_left_;  // owner's, as the next
+  size_t in_flight_ = 0;
   actor::Mailbox<Encoded> results_;
 
   std::mutex mutex_;

@@ -102,7 +102,7 @@ Status serve(const ProcessArguments& arguments, const ClusterConfig& config, con
     };
   const PromptBuilder builder(*model.tokenizer, std::move(render_chat));
   EncodePool pool(builder, std::max(config.tokenizer_worker.encode_threads, 1u),
-                  config.tokenizer_worker.encode_queue, *bell);
+                  config.tokenizer_worker.encode_queue, *bell, config.tokenizer_worker.encode_inline);
   LinkAttacher attacher(arguments.name, *bell);
   RingLinks links;
   Counters counters;

@@ -44,11 +44,12 @@ void Requests::assign(const msg::Assign& assign, Nanos now) {
   stream->deadline = static_cast<Nanos>(assign.deadline_at());
   job.ticket = {EncodeTicket::Kind::kRequest, assign.epoch()};
   job.prompt = {request->prompt_type(), request->prompt()};
-  if (auto ok = accept(*stream, assign, *request, std::move(job)); !ok) fail(*stream, ok.error(), now);
+  if (auto ok = accept(*stream, assign, *request); !ok) return fail(*stream, ok.error(), now);
+  if (auto ids = pool_.encode_here(job)) return encoded(stream->epoch, std::move(*ids), now);
+  if (auto ok = pool_.submit(std::move(job)); !ok) fail(*stream, ok.error(), now);
 }
 
-Status Requests::accept(Stream& stream, const msg::Assign& assign, const msg::Generate& request,
-                        EncodeJob job) {
+Status Requests::accept(Stream& stream, const msg::Assign& assign, const msg::Generate& request) {
   auto params = read_params(request, tokenizer_);
   if (!params) return std::move(params).error();
   stream.params = std::make_unique<RequestParams>(std::move(*params));
@@ -60,7 +61,7 @@ Status Requests::accept(Stream& stream, const msg::Assign& assign, const msg::Ge
   if (!link)
     return Error{Code::kWorkerLost, "no ring to " + assign.gpu_worker()->str() + " (any more); retry"};
   stream.link = *link;
-  return pool_.submit(std::move(job));
+  return ok_status();
 }
 
 void Requests::encoded(Epoch epoch, Result<std::vector<TokenId>> ids, Nanos now) {

@@ -261,6 +261,7 @@ void Requests::finish(Stream& stream, msg::FinishReason reason, Code code, std::
 }
 
 void Requests::flush(Nanos now) {
+  pool_.end_turn();
   links_.flush();
   if (retry_send_at_ != kNever && now < retry_send_at_) return;
   retry_send_at_ = writer_.write(table_.to_send()) ? kNever : now + limits_.send_retry;

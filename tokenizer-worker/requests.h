@@ -86,7 +86,7 @@ class Requests : private TokenSink {
   using Phase = Stream::Phase;
 
   // Before it runs (request_start.cc).
-  Status accept(Stream& stream, const msg::Assign& assign, const msg::Generate& request, EncodeJob job);
+  Status accept(Stream& stream, const msg::Assign& assign, const msg::Generate& request);
   Status replay_received(Stream& stream);
   bool finish_if_complete(Stream& stream, Nanos now);
   Status start(Stream& stream, FittedPrompt prompt, Nanos now);

@@ -63,6 +63,41 @@ TEST(EncodePool, FirstComeFirstServed) {
   EXPECT_EQ(pool.in_flight(), 0u);
 }
 
+EncodeJob text_job(uint64_t number, size_t bytes) {
+  flatbuffers::FlatBufferBuilder b;
+  b.Finish(msg::CreateTextPromptDirect(b, std::string(bytes, 'a').c_str()));
+  EncodeJob made;
+  made.ticket = {EncodeTicket::Kind::kRequest, number};
+  made.message.resize(b.GetSize() / 8 + 1);
+  std::memcpy(made.message.data(), b.GetBufferPointer(), b.GetSize());
+  made.prompt = {msg::Prompt::TextPrompt, flatbuffers::GetRoot<msg::TextPrompt>(made.message.data())};
+  return made;
+}
+
+TEST(EncodePool, EncodesHereWhatFitsIntoATurn) {
+  Surroundings s;
+  EncodePool pool(s.builder, 0, 8, s.bell, 300);
+  const auto here = [&](const EncodeJob& job) { return pool.encode_here(job).has_value(); };
+  const auto first = pool.encode_here(text_job(1, 100));  // a message of 100 to 149 bytes
+  ASSERT_TRUE(first);
+  EXPECT_EQ(**first, byte_ids(std::string(100, 'a')));
+  EXPECT_TRUE(here(text_job(2, 100)));
+  EXPECT_FALSE(here(text_job(3, 100))) << "300 bytes are spent";
+  pool.end_turn();
+  EXPECT_FALSE(here(text_job(4, 301)));
+  EXPECT_TRUE(here(text_job(5, 200)));
+  pool.end_turn();
+  EXPECT_FALSE(here(job(6))) << "a chat: its template may take long";
+  EXPECT_EQ(pool.in_flight(), 0u);
+  EXPECT_FALSE(pool.take());
+}
+
+TEST(EncodePool, WithoutAnInlineBudgetEverythingIsForTheThreads) {
+  Surroundings s;
+  EncodePool pool(s.builder, 0, 8, s.bell);
+  EXPECT_FALSE(pool.encode_here(text_job(1, 0)));
+}
+
 TEST(EncodePool, TheBoundCoversResultsThatNobodyTook) {
   Surroundings s;
   EncodePool pool(s.builder, 0, 2, s.bell);
