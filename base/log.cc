@@ -187,4 +187,13 @@ void write(Level level, std::string_view uid, Epoch epoch, std::string_view text
   }
 }
 
+void write_formatted(Level level, std::string_view uid, Epoch epoch, fmt::string_view format,
+                     fmt::format_args args) {
+  try {
+    write(level, uid, epoch, fmt::vformat(format, args));
+  } catch (const std::exception&) {
+    // The same.
+  }
+}
+
 }  // namespace ringmaster::log

@@ -42,6 +42,8 @@ std::string_view name(Level level);  // as in the JSON lines: "info"
 bool enabled(Level level);
 // `uid` empty and `epoch` 0: not about a request.
 void write(Level level, std::string_view uid, Epoch epoch, std::string_view text);
+void write_formatted(Level level, std::string_view uid, Epoch epoch, fmt::string_view format,
+                     fmt::format_args args);
 
 // What lines about one request carry. Cheap to make; holds a view of `uid`.
 struct About {
@@ -50,7 +52,7 @@ struct About {
 
   template <typename... Args>
   void at(Level level, fmt::format_string<Args...> format, Args&&... args) const {
-    if (enabled(level)) write(level, uid, epoch, fmt::format(format, std::forward<Args>(args)...));
+    if (enabled(level)) write_formatted(level, uid, epoch, format, fmt::make_format_args(args...));
   }
   template <typename... Args>
   void debug(fmt::format_string<Args...> f, Args&&... a) const {

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 
+#include "base/unhandled.h"
 #include "launcher/commands.h"
 
 namespace {
@@ -19,6 +20,7 @@ std::string complaint(const CLI::App* app, const CLI::Error& error) {
 
 int main(int argc, char** argv) {
   using namespace ringmaster::launcher;
+  ringmaster::end_process_on_unhandled_exceptions();
   CLI::App app{"Ringmaster serves large language models from a cluster of small processes on this host."};
   app.name("ringmaster");
   app.set_version_flag("--version", "ringmaster " RINGMASTER_VERSION);
@@ -29,9 +31,9 @@ int main(int argc, char** argv) {
   add_up(app, exit);
   add_down(app, exit);
   add_status(app, exit);
+  add_audit(app, exit);
   add_logs(app, exit);
   add_pull(app, exit);
-  add_audit(app, exit);
   add_generate(app, exit);
   add_chat(app, exit);
   add_tokenize(app, exit);
