@@ -144,8 +144,11 @@ const std::vector<int>& FdBell::take_ready() {
 
 bool FdBell::stop(Nanos deadline) {
   State& s = *state_;
+  // Sooner or later it is written, or full and therefore readable already: without it nothing ends the thread.
   const uint64_t one = 1;
-  if (write(s.wake.get(), &one, sizeof one) < 0 && errno != EAGAIN) return false;
+  while (write(s.wake.get(), &one, sizeof one) < 0 && errno != EAGAIN) {
+    if (deadline != kNever && monotonic_now() >= deadline) return false;
+  }
   std::unique_lock lock(s.mutex);
   if (deadline == kNever) {
     s.ended_changed.wait(lock, [&] { return s.ended; });

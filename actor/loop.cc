@@ -17,6 +17,8 @@
 namespace ringmaster::actor {
 namespace {
 
+constexpr int kReadAgain = 8;  // of a descriptor that should not fail at all
+
 sigset_t loop_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -82,9 +84,15 @@ Status Loop::on_signal(std::function<void(int, Nanos)> callback) {
   if (!fd) return shm::system_error("make a signalfd", errno);
   signals_ = std::make_unique<Signals>(Signals{std::move(fd), std::move(callback)});
   return watch(signals_->fd.get(), [this](Nanos now) {
+    // Until it is empty: a signal left behind by a read that failed for once would wait for the next one.
     signalfd_siginfo info;
-    while (read(signals_->fd.get(), &info, sizeof info) == sizeof info) {
-      signals_->callback(static_cast<int>(info.ssi_signo), now);
+    for (int failed = 0; failed < kReadAgain;) {
+      if (read(signals_->fd.get(), &info, sizeof info) == sizeof info)
+        signals_->callback(static_cast<int>(info.ssi_signo), now);
+      else if (errno == EAGAIN)
+        return;
+      else
+        ++failed;
     }
   });
 }

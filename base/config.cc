@@ -278,7 +278,12 @@ Result<std::string> read_file(const std::string& path) {
     return Error{code, path + ": cannot be opened: " + std::strerror(errno)};
   }
   struct stat info {};
-  if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
+  if (fstat(fd, &info) != 0) {
+    const std::string why = std::strerror(errno);
+    close(fd);
+    return Error{Code::kUnavailable, path + ": cannot be looked at: " + why};
+  }
+  if (!S_ISREG(info.st_mode)) {
     close(fd);
     return Error{Code::kInvalidArgument, path + ": not a regular file"};
   }

@@ -58,11 +58,15 @@ Result<Gguf> Gguf::open(const std::string& path) {
     return Error{code, path + ": cannot be opened: " + std::strerror(errno)};
   }
   struct stat info {};
-  const bool known = fstat(descriptor, &info) == 0;
-  if (!known || !S_ISREG(info.st_mode) || info.st_size == 0) {
+  if (fstat(descriptor, &info) != 0) {
+    const std::string why = std::strerror(errno);
+    close(descriptor);
+    return Error{Code::kUnavailable, path + ": cannot be looked at: " + why};
+  }
+  if (!S_ISREG(info.st_mode) || info.st_size == 0) {
     close(descriptor);
     return Error{Code::kMalformed,
-                 path + (known && S_ISREG(info.st_mode) ? ": the file is empty" : ": not a regular file")};
+                 path + (S_ISREG(info.st_mode) ? ": the file is empty" : ": not a regular file")};
   }
   const auto size = static_cast<size_t>(info.st_size);
   void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, descriptor, 0);
