@@ -77,6 +77,8 @@ class SmolLm2 : public testing::Test {
     cluster_.reset();
   }
 
+  void TearDown() override { cluster_->expect_balanced(); }
+
   // A request that must be refused with `code`, after which the cluster still works.
   void refused(client::Request request, Code code) {
     auto client = cluster_->connect();

@@ -73,6 +73,9 @@ TEST(Supervisor, StatusAndLogsTellWhatRuns) {
   const test::Ended answer = cluster.command({"generate", "-p", "Hello", "--max-tokens", "5", "--json"});
   ASSERT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_EQ(nlohmann::json::parse(answer.out)["ids"].size(), 5u);
+  const test::Ended audit = cluster.command({"audit", "--wait-idle", "10"});
+  EXPECT_EQ(audit.exit_code, 0) << audit.out << audit.err;
+  EXPECT_NE(audit.out.find("books balance"), std::string::npos) << audit.out;
   EXPECT_EQ(cluster.down(), 0);
   EXPECT_EQ(cluster.command({"generate", "-p", "Hello"}).exit_code, 3);
   const test::Ended logs = cluster.command({"logs"});
