@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/ready.h"
+#include "base/unhandled.h"
 #include "gpu-worker/device/device.h"
 #include "gpu-worker/gpu_worker.h"
 #include "shm/slot.h"
@@ -123,5 +124,6 @@ int run(int argc, char** argv) {
 }  // namespace ringmaster::gpu_worker
 
 int main(int argc, char** argv) {
+  ringmaster::end_process_on_unhandled_exceptions();
   return ringmaster::gpu_worker::run(argc, argv);
 }

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/ready.h"
+#include "base/unhandled.h"
 #include "router/incarnation.h"
 #include "router/router.h"
 
@@ -98,6 +99,7 @@ Status run(int argc, char** argv) {
 }  // namespace ringmaster::router
 
 int main(int argc, char** argv) {
+  ringmaster::end_process_on_unhandled_exceptions();
   const auto done = ringmaster::router::run(argc, argv);
   if (done) return 0;
   ringmaster::log::error("{} ({})", done.error().message, ringmaster::name(done.error().code));

@@ -14,6 +14,7 @@
 #include "base/log.h"
 #include "base/process.h"
 #include "base/ready.h"
+#include "base/unhandled.h"
 #include "shm/doorbell.h"
 #include "tokenizer-worker/template/chat_template.h"
 #include "tokenizer-worker/text/tokenizer.h"
@@ -156,6 +157,7 @@ Status run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  end_process_on_unhandled_exceptions();
   if (const Status ok = run(argc, argv); !ok) {
     log::error("{}: {}", name(ok.error().code), ok.error().message);
     return 1;
