@@ -18,7 +18,7 @@
 namespace ringmaster::launcher {
 namespace {
 
-enum class Stage : int { kCores, kSomeCores, kNice, kExec };
+enum class Stage : int { kCores, kSomeCores, kNice, kRedirect, kExec };
 
 // What the child tells its parent before exec, over a pipe that exec closes.
 struct Report {
@@ -82,10 +82,15 @@ void bind_cores(Prepared& prepared, const ReportTo& report) {
   bind_cores(prepared, report);
   if (prepared.nice != 0 && setpriority(PRIO_PROCESS, 0, prepared.nice) != 0) report(Stage::kNice, errno);
   // All sources lie above kReadyFd (see above_standard), so no dup2 overwrites one that is still needed.
-  dup2(prepared.null_fd, STDIN_FILENO);
-  dup2(prepared.output_fd, STDOUT_FILENO);
-  dup2(prepared.output_fd, STDERR_FILENO);
-  dup2(prepared.ready_fd, kReadyFd);
+  const int redirections[][2] = {{prepared.null_fd, STDIN_FILENO},
+                                 {prepared.output_fd, STDOUT_FILENO},
+                                 {prepared.output_fd, STDERR_FILENO},
+                                 {prepared.ready_fd, kReadyFd}};
+  for (const auto& [from, to] : redirections) {
+    if (dup2(from, to) == to) continue;
+    report(Stage::kRedirect, errno);  // it would run, but unheard
+    _exit(127);
+  }
   close_range(kReadyFd + 1, ~0u, CLOSE_RANGE_CLOEXEC);
   execv(prepared.argv[0], prepared.argv.data());
   report(Stage::kExec, errno);
@@ -116,6 +121,8 @@ Status read_reports(const UniqueFd& fd, const ChildSpec& spec, std::vector<std::
       refusals.push_back("cores " + cores_text(spec.cores) +
                          ": some of them do not exist or are not allowed here");
     if (report.stage == Stage::kNice) refusals.push_back("nice " + std::to_string(spec.nice) + ": " + why);
+    if (report.stage == Stage::kRedirect)
+      return Error{Code::kResourceExhausted, spec.argv[0] + " cannot get its input and output: " + why};
     if (report.stage == Stage::kExec)
       return Error{report.error == ENOENT ? Code::kNotFound : Code::kPermissionDenied,
                    spec.argv[0] + " cannot be started: " + why};
@@ -142,6 +149,9 @@ Result<Spawned> spawn(const ChildSpec& spec) {
   if (!ready.ok()) return ready.error();
   if (!report.ok()) return report.error();
   const UniqueFd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null_fd)
+    return Error{Code::kResourceExhausted,
+                 std::string("/dev/null cannot be opened: ") + std::strerror(errno)};
   UniqueFd high[] = {above_standard(null_fd), above_standard(output->write), above_standard(ready->write),
                      above_standard(report->write)};
   for (const UniqueFd& fd : high)
