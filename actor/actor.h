@@ -40,7 +40,8 @@ class Outbox {
 class Actor {
  public:
   virtual ~Actor() = default;
-  // One message from a peer. `message` is valid during the call only. Bytes come from outside: verify first.
+  // One message from a peer. `message` is valid during the call only and lies at a multiple of 8. Bytes come
+  // from outside: verify first.
   virtual void receive(Channel channel, std::string_view peer, Bytes message, Nanos now) = 0;
   // Runs everything that is due at `now`; returns when it wants to be called next (kNever: no timer).
   virtual Nanos run_timers(Nanos now) = 0;

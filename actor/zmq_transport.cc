@@ -9,6 +9,7 @@
 #include <zmq.hpp>
 
 #include "actor/turn_away.h"
+#include "schemas/aligned.h"
 #include "shm/system_error.h"
 #include "shm/unix_socket.h"
 
@@ -93,6 +94,7 @@ class ZmqTransportImpl final : public ZmqTransport {
   std::vector<std::string> paths_;      // of bound ipc sockets
   size_t next_ = 0;                     // the channel that poll() starts with
   zmq::message_t peer_, first_, surplus_;
+  msg::Aligned aligned_;
   ZmqCounters counters_;
 };
 
@@ -194,7 +196,7 @@ bool ZmqTransportImpl::receive_one(Channel channel, Actor& actor, Nanos now) {
     } while (surplus_.more());
   }
   ++counters_.received;
-  actor.receive(channel, router_ ? peer_.to_string_view() : std::string_view(), message, now);
+  actor.receive(channel, router_ ? peer_.to_string_view() : std::string_view(), aligned_.of(message), now);
   return true;
 }
 

@@ -7,6 +7,7 @@
 
 #include "client/cpp/ringmaster.h"
 #include "client/cpp/session.h"
+#include "schemas/aligned.h"
 
 namespace ringmaster::client {
 namespace {
@@ -46,6 +47,7 @@ struct Client::Impl {
 
   zmq::context_t context;
   zmq::socket_t socket;
+  msg::Aligned aligned;
   Session session;
   Nanos session_due = 0;
   uint64_t last_tag = 0;
@@ -102,7 +104,7 @@ struct Client::Impl {
         if (zmq_errno() == EINTR) break;
         return transport_error("receive");
       }
-      session.receive({static_cast<const std::byte*>(message.data()), message.size()}, now);
+      session.receive(aligned.of({static_cast<const std::byte*>(message.data()), message.size()}), now);
     }
     session_due = session.keep_alive(now);
     return ok_status();

@@ -6,6 +6,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "schemas/aligned.h"
 #include "schemas/codec.h"
 
 namespace ringmaster::client {
@@ -40,8 +41,8 @@ class ScriptedRouter : public testing::Test {
       zmq::message_t peer;
       if (!socket_.recv(peer) || !socket_.recv(body_)) ADD_FAILURE() << "the client sent nothing";
       peer_ = peer.to_string();
-      const auto opened =
-          msg::open<msg::RouterMessage>({static_cast<const std::byte*>(body_.data()), body_.size()});
+      const auto opened = msg::open<msg::RouterMessage>(
+          aligned_.of({static_cast<const std::byte*>(body_.data()), body_.size()}));
       EXPECT_TRUE(opened.ok());
       if ((*opened)->body_type() == msg::RouterBody::Ping && !want_pings_) continue;
       return **opened;
@@ -103,6 +104,7 @@ class ScriptedRouter : public testing::Test {
   std::string endpoint_;
   std::string peer_;
   zmq::message_t body_;
+  msg::Aligned aligned_;
   flatbuffers::FlatBufferBuilder b_;
   Uid uid_;
   bool want_pings_ = false;

@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <random>
 #include <vector>
+
+#include "schemas/aligned.h"
 
 namespace ringmaster::msg {
 namespace {
@@ -223,6 +226,22 @@ TEST(Codec, CodesHaveTheSameNamesHereAndThere) {
 TEST(Codec, ACodeOfANewerBuildIsInternal) {
   EXPECT_EQ(to_code(Code::worker_lost), ringmaster::Code::kWorkerLost);
   EXPECT_EQ(to_code(static_cast<Code>(200)), ringmaster::Code::kInternal);
+}
+
+TEST(Aligned, CopiesOnlyWhatLiesBadly) {
+  alignas(8) std::byte memory[64];
+  for (size_t i = 0; i < sizeof memory; ++i) memory[i] = static_cast<std::byte>(i);
+  Aligned aligned;
+  const Bytes well(memory + 8, 40);
+  EXPECT_EQ(aligned.of(well).data(), well.data());
+  for (size_t shift = 1; shift < 8; ++shift) {
+    const Bytes badly(memory + shift, 40 + shift % 3);
+    const Bytes copy = aligned.of(badly);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(copy.data()) % 8, 0u);
+    ASSERT_EQ(copy.size(), badly.size());
+    EXPECT_EQ(std::memcmp(copy.data(), badly.data(), copy.size()), 0);
+  }
+  EXPECT_EQ(aligned.of({memory + 1, 0}).size(), 0u);
 }
 
 }  // namespace
