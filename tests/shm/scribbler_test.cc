@@ -63,8 +63,11 @@ struct Scribbled : testing::Test {
       const uint64_t x = random();
       if (head && x % 4 == 0) index().head.store(position(random, index().tail.load()));
       if (tail && x % 4 == 1) index().tail.store(position(random, index().head.load()));
-      std::byte* const line = ring_pages.data() + (random() % (kCapacity / kRecordAlign)) * kRecordAlign;
-      const uint32_t size = x % 16 == 2   ? static_cast<uint32_t>(random())
+      // Half of all where the reader looks right now: between its check and its use.
+      const uint64_t place =
+          x % 2 == 0 ? index().tail.load(std::memory_order_relaxed) : random() * kRecordAlign;
+      std::byte* const line = ring_pages.data() + (place & (kCapacity - 1)) / kRecordAlign * kRecordAlign;
+      const uint32_t size = x % 4 == 2    ? static_cast<uint32_t>(random())
                             : x % 16 == 3 ? static_cast<uint32_t>(kCapacity - (line - ring_pages.data()))
                                           : 8 + static_cast<uint32_t>(random() % 400);
       const uint32_t type = x % 32 < 4 ? kPadRecord : static_cast<uint32_t>(random());
