@@ -72,6 +72,8 @@ struct GpuWorkerConfig {
 struct SupervisorConfig {
   uint32_t max_restarts = 5;  // in restart_window, then the worker is given up
   Nanos restart_window = 60 * kSecond;
+  Nanos restart_delay = kSecond;      // before the second restart in a window, doubled for each further one
+  Nanos hang_timeout = 10 * kSecond;  // a process whose loop is silent for longer is killed and restarted
   Nanos ready_timeout = 60 * kSecond;
   Nanos drain_timeout = 30 * kSecond;
   bool operator==(const SupervisorConfig&) const = default;

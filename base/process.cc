@@ -2,13 +2,9 @@
 
 #include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <charconv>
-#include <csignal>
 #include <string_view>
-
-#include "base/ready.h"
 
 namespace ringmaster {
 namespace {
@@ -47,8 +43,8 @@ Result<ProcessArguments> parse_process_arguments(int argc, const char* const* ar
   if (dot != std::string::npos &&
       !to_number(std::string_view(arguments.name).substr(dot + 1), arguments.index))
     return usage("--name is '" + arguments.name + "'; allowed: KIND or KIND.NUMBER", binary);
-  // Never inherited by a process that this one starts; a descriptor that is not open shows up in
-  // announce_ready().
+  // Never inherited by a process that this one starts; a descriptor that is not open is as good as
+  // none.
   if (arguments.ready_fd >= 0) fcntl(arguments.ready_fd, F_SETFD, FD_CLOEXEC);
   return arguments;
 }
@@ -58,19 +54,6 @@ uint64_t raise_descriptor_limit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
   const rlimit raised{limit.rlim_max, limit.rlim_max};
   return setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
-}
-
-void announce_ready(int ready_fd) {
-  if (ready_fd < 0) return;
-  constexpr std::string_view kLine = "READY\n";
-  // The parent may have died; this process must then end by its parent-death signal, not by SIGPIPE here.
-  struct sigaction ignore {};
-  struct sigaction before {};
-  ignore.sa_handler = SIG_IGN;
-  sigaction(SIGPIPE, &ignore, &before);
-  [[maybe_unused]] const ssize_t written = write(ready_fd, kLine.data(), kLine.size());
-  sigaction(SIGPIPE, &before, nullptr);
-  close(ready_fd);
 }
 
 }  // namespace ringmaster

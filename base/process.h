@@ -15,7 +15,7 @@ struct ProcessArguments {
   std::string config_path;
   std::string name;    // "router", "gpu-worker.0", ...
   uint32_t index = 0;  // the number after the dot; 0 without one
-  int ready_fd = -1;   // for announce_ready(); -1: started by hand, nobody waits
+  int ready_fd = -1;   // for ReadyLine (base/ready.h); -1: started by hand, nobody waits
 };
 
 // kInvalidArgument names the argument and shows the usage.

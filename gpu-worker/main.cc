@@ -114,7 +114,9 @@ int run(int argc, char** argv) {
     return 1;
   }
   process.worker->run_timers(monotonic_now());  // registers
-  announce_ready(arguments->ready_fd);
+  ReadyLine ready(arguments->ready_fd);
+  process.loop->add_flush([&ready] { ready.alive(monotonic_now()); });
+  ready.announce();
   process.loop->run();
   process.transport->close(kSecond);
   return process.worker->finished().value_or(1);

@@ -27,7 +27,7 @@ int64_t unix_now() {
 }  // namespace
 
 std::string_view name(ChildState state) {
-  constexpr std::array<std::string_view, 6> kNames = {"waiting",  "starting", "ready",
+  constexpr std::array<std::string_view, 7> kNames = {"waiting",  "starting", "ready",   "backing off",
                                                       "stopping", "stopped",  "given up"};
   return kNames[static_cast<size_t>(state)];
 }
@@ -38,6 +38,7 @@ Status Child::start(Nanos now, Nanos ready_timeout) {
   process_ = std::move(spawned).value();
   last_lines_.clear();
   ready_text_.clear();
+  killed_because_.clear();
   state_ = ChildState::kStarting;
   ready_by_ = now + ready_timeout;
   started_at_ = unix_now();
@@ -50,6 +51,21 @@ void Child::signal(int signal) {
   // started.
   if (signal == SIGKILL) kill(-process_.pid, SIGKILL);
   send_pidfd_signal(process_.pidfd.get(), signal);
+}
+
+void Child::kill_because(const std::string& why) {
+  killed_because_ = why;
+  signal(SIGKILL);
+}
+
+bool Child::plan_restart(Nanos now, double chance) {
+  if (!limit_.allow(now)) return false;
+  const Nanos wait = limit_.backoff(chance);
+  state_ = ChildState::kBackingOff;
+  restart_at_ = now + wait;
+  restart_at_unix_ = unix_now() + wait;
+  ++restarts_;
+  return true;
 }
 
 void Child::take_line(std::string_view line, const TakeLine& take) {
@@ -73,19 +89,28 @@ void Child::read_output(const TakeLine& take) {
   }
 }
 
-bool Child::read_ready() {
-  if (!process_.ready) return false;
-  char bytes[16];
-  const ssize_t got = read(process_.ready.get(), bytes, sizeof bytes);
-  if (got < 0) return false;
-  ready_text_.append(bytes, static_cast<size_t>(got));
-  const bool announced = ready_text_.starts_with("READY\n");
-  // Closed, or anything else said: no more to wait for here. A child that never announces runs into
-  // ready_by().
-  if (got == 0 || announced || ready_text_.size() > sizeof bytes) process_.ready.reset();
-  if (!announced || state_ != ChildState::kStarting) return false;
-  state_ = ChildState::kReady;
-  return true;
+bool Child::read_ready(Nanos now) {
+  constexpr std::string_view kAnnouncement = "READY\n";
+  constexpr int kReads = 16;  // as for output: the rest comes at the next turn
+  for (int i = 0; i < kReads && process_.ready; ++i) {
+    char bytes[512];
+    const ssize_t got = read(process_.ready.get(), bytes, sizeof bytes);
+    if (got < 0) return false;  // nothing more now
+    if (got == 0) {
+      process_.ready.reset();
+      return false;
+    }
+    heard_at_ = now;
+    if (state_ != ChildState::kStarting) continue;  // signs of life
+    ready_text_.append(bytes, static_cast<size_t>(got));
+    if (ready_text_.starts_with(kAnnouncement)) {
+      state_ = ChildState::kReady;
+      return true;  // what follows is read at the next turn
+    }
+    // Anything else said: no more to wait for here. A child that never announces runs into ready_by().
+    if (!kAnnouncement.starts_with(ready_text_)) process_.ready.reset();
+  }
+  return false;
 }
 
 bool Child::reap(const TakeLine& take) {
@@ -95,7 +120,7 @@ bool Child::reap(const TakeLine& take) {
     return false;
   read_output(take);
   splitter_.finish([&](std::string_view line) { take_line(line, take); });
-  last_end_ = how_it_ended(info);
+  last_end_ = killed_because_.empty() ? how_it_ended(info) : "killed: " + killed_because_;
   process_ = Spawned{};
   return true;
 }
@@ -106,7 +131,8 @@ ChildRecord Child::record() const {
           .state = std::string(name(state_)),
           .restarts = restarts_,
           .started_at = started_at_,
-          .last_end = last_end_};
+          .last_end = last_end_,
+          .restart_at = state_ == ChildState::kBackingOff ? restart_at_unix_ : 0};
 }
 
 }  // namespace ringmaster::launcher

@@ -18,7 +18,7 @@
 
 namespace ringmaster::launcher {
 
-enum class ChildState { kWaiting, kStarting, kReady, kStopping, kStopped, kGivenUp };
+enum class ChildState { kWaiting, kStarting, kReady, kBackingOff, kStopping, kStopped, kGivenUp };
 std::string_view name(ChildState state);  // "given up"
 
 class Child {
@@ -31,12 +31,15 @@ class Child {
   Status start(Nanos now, Nanos ready_timeout);
   // Sends `signal` if it lives; SIGKILL reaches its whole session.
   void signal(int signal);
-  // Whether one more restart is allowed now; counts it.
-  bool may_restart(Nanos now) { return limit_.allow(now); }
+  // SIGKILL, and `why` is how it ended: "killed: no sign of life for 10 s".
+  void kill_because(const std::string& why);
+  // Plans the next start, now or after the back-off, and counts it. False: the limit of restarts is reached.
+  // `chance` is in [0, 1). REQUIRES: !alive().
+  bool plan_restart(Nanos now, double chance);
 
   // Reads what the process wrote since; call when output_fd() or ready_fd() is readable.
   void read_output(const TakeLine& take);
-  bool read_ready();  // true: it has just announced that it serves
+  bool read_ready(Nanos now);  // true: it has just announced that it serves
   // Reaps an ended process: reads the rest of its output, fills last_end(). False: it still lives.
   bool reap(const TakeLine& take);
 
@@ -49,9 +52,16 @@ class Child {
   ChildState state() const { return state_; }
   void set_state(ChildState state) { state_ = state; }
   Nanos ready_by() const { return state_ == ChildState::kStarting ? ready_by_ : kNever; }
+  // When it is to be started again.
+  Nanos restart_at() const { return state_ == ChildState::kBackingOff ? restart_at_ : kNever; }
+  // When a process that serves counts as hanging. One that has closed its ready descriptor is not watched.
+  Nanos silent_by(Nanos limit) const {
+    return state_ == ChildState::kReady && process_.ready ? heard_at_ + limit : kNever;
+  }
+  void forgive(Nanos now) { heard_at_ = now; }  // the silence was the listener's
+  void failed_to_start(const std::string& why) { last_end_ = why; }
   const std::string& last_end() const { return last_end_; }
   const std::deque<std::string>& last_lines() const { return last_lines_; }
-  void count_restart() { ++restarts_; }
   ChildRecord record() const;
 
  private:
@@ -69,7 +79,11 @@ class Child {
   std::deque<std::string> last_lines_;
   std::string ready_text_;
   std::string last_end_;
+  std::string killed_because_;  // empty: nobody here wanted it
   Nanos ready_by_ = kNever;
+  Nanos heard_at_ = 0;
+  Nanos restart_at_ = kNever;
+  int64_t restart_at_unix_ = 0;
   int64_t started_at_ = 0;
   uint32_t restarts_ = 0;
 };

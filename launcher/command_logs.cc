@@ -77,7 +77,9 @@ void add_logs(CLI::App& app, Exit& exit) {
   command->add_option("process", options->process,
                       "only this process or kind: router, gpu-worker, gpu-worker.0");
   command->add_flag("-f,--follow", options->follow, "go on as lines are written");
-  command->add_option("-n,--last", options->last, "only the last N lines")->type_name("N");
+  command->add_option("-n,--last", options->last, "only the last N lines")
+      ->check(CLI::Range(1, INT32_MAX))
+      ->type_name("N");
   command->add_flag("--json", options->json, "print the JSON lines as they are");
   command->callback([choice, options, &exit] { logs(*choice, *options, exit); });
 }

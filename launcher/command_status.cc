@@ -5,6 +5,7 @@
 
 #include "client/cpp/ringmaster.h"
 #include "launcher/commands.h"
+#include "launcher/not_ready.h"
 #include "launcher/record.h"
 #include "launcher/state_dir.h"
 
@@ -69,6 +70,7 @@ void print_json(const SupervisorRecord& record, const ClusterConfig& config,
   json["running"] = true;
   json["state_dir"] = config.state_dir;
   json["service"] = service_json(service);
+  json["not_ready"] = not_ready_reasons(record, service, unix_now());
   std::printf("%s\n", json.dump(2, ' ', false, Json::error_handler_t::replace).c_str());
 }
 
@@ -77,13 +79,14 @@ void print_text(const SupervisorRecord& record, const ClusterConfig& config,
   const bool ready = service.ok() && service.value().ready;
   std::printf("cluster '%s': %s, up %s\n", record.name.c_str(), ready ? "ready" : "NOT READY",
               age(record.started_at).c_str());
-  if (!service.ok()) std::printf("  router      %s\n", service.error().message.c_str());
+  for (const std::string& reason : not_ready_reasons(record, service, unix_now()))
+    std::printf("  because     %s\n", reason.c_str());
   if (service.ok())
     std::printf("  model       %s, context %u\n  requests    %u live\n", service.value().model.c_str(),
                 service.value().context_length, service.value().live_requests);
   std::printf("  clients     %s\n  state       %s\n  supervisor  process %d, %s\n\n",
               record.client_endpoint.c_str(), config.state_dir.c_str(), record.pid, record.state.c_str());
-  std::printf("%-20s %-9s %8s %10s %8s  %s\n", "process", "state", "pid", "up", "restarts", "requests");
+  std::printf("%-20s %-11s %8s %10s %8s  %s\n", "process", "state", "pid", "up", "restarts", "requests");
   for (const ChildRecord& child : record.children) {
     std::string work;
     if (service.ok())
@@ -96,7 +99,7 @@ void print_text(const SupervisorRecord& record, const ClusterConfig& config,
                     std::to_string(w.blocks_total) + " free";
         }
     if (!child.last_end.empty()) work += (work.empty() ? "" : "; ") + ("before: " + child.last_end);
-    std::printf("%-20s %-9s %8d %10s %8u  %s\n", child.name.c_str(), child.state.c_str(), child.pid,
+    std::printf("%-20s %-11s %8d %10s %8u  %s\n", child.name.c_str(), child.state.c_str(), child.pid,
                 child.pid > 0 ? age(child.started_at).c_str() : "-", child.restarts, work.c_str());
   }
 }

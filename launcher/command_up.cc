@@ -15,7 +15,6 @@
 #include "launcher/commands.h"
 #include "launcher/preflight.h"
 #include "launcher/state_dir.h"
-#include "launcher/stop_cluster.h"
 #include "launcher/supervisor.h"
 
 namespace ringmaster::launcher {
@@ -44,6 +43,23 @@ void print_endpoints(const ClusterConfig& config, pid_t supervisor, bool json) {
   std::fflush(stdout);
 }
 
+// The processes say they are ready; asks the router whether it serves, as a client would. Runs in a process
+// of its own (serving_probe.h).
+Status wait_until_serving(const ClusterConfig& config) {
+  Result<client::Client> client = client::Client::connect(config.client_endpoint());
+  if (!client.ok()) return client.error();
+  const Nanos deadline = monotonic_now() + config.supervisor.ready_timeout;
+  std::string last = "no answer";
+  while (monotonic_now() < deadline) {
+    const Result<client::ClusterStatus> status =
+        client->status(std::min(kSecond, deadline - monotonic_now()));
+    if (status.ok() && status.value().ready) return ok_status();
+    last = status.ok() ? "not ready" : status.error().message;
+    usleep(5'000);
+  }
+  return Error{Code::kDeadlineExceeded, "the router says: " + last};
+}
+
 // Runs the cluster from lock to clean-up. `answer` is called exactly once.
 Status supervise(const ClusterConfig& config, const std::vector<ChildSpec>& children, const Answer& answer) {
   Result<UniqueFd> lock = lock_state_dir(config.state_dir);
@@ -67,7 +83,8 @@ Status supervise(const ClusterConfig& config, const std::vector<ChildSpec>& chil
                                        .sockets = std::move(sockets),
                                        .lock_fd = lock.value().get(),
                                        .log = config.log},
-                            .limits = config.supervisor};
+                            .limits = config.supervisor,
+                            .serves = [&] { return wait_until_serving(config); }};
   bool answered = false;
   Supervisor supervisor(std::move(options), children, output, [&] {
     answered = true;
@@ -125,22 +142,6 @@ Status receive_answer(int fd, Nanos limit) {
   _exit(static_cast<int>(ended.ok() ? ExitCode::kOk : ExitCode::kFailed));
 }
 
-// The processes say they are ready; ask the router whether it serves, as a client would.
-Status wait_until_serving(const ClusterConfig& config) {
-  Result<client::Client> client = client::Client::connect(config.client_endpoint());
-  if (!client.ok()) return client.error();
-  const Nanos deadline = monotonic_now() + config.supervisor.ready_timeout;
-  std::string last = "no answer";
-  while (monotonic_now() < deadline) {
-    const Result<client::ClusterStatus> status =
-        client->status(std::min(kSecond, deadline - monotonic_now()));
-    if (status.ok() && status.value().ready) return ok_status();
-    last = status.ok() ? "not ready" : status.error().message;
-    usleep(5'000);
-  }
-  return Error{Code::kDeadlineExceeded, "all processes run, but the router says: " + last};
-}
-
 void run_and_leave(const ClusterConfig& config, const std::vector<ChildSpec>& children, bool json,
                    Exit& exit) {
   int ends[2];
@@ -154,11 +155,7 @@ void run_and_leave(const ClusterConfig& config, const std::vector<ChildSpec>& ch
   close(ends[1]);
   // The supervisor keeps its own limits; this one only covers a supervisor that hangs.
   const Nanos limit = 3 * config.supervisor.ready_timeout + 10 * kSecond;
-  Status up = receive_answer(ends[0], limit);
-  if (up.ok()) {
-    up = wait_until_serving(config);
-    if (!up.ok()) (void)stop_cluster(config.state_dir, {.drain = 0, .now = true});
-  }
+  const Status up = receive_answer(ends[0], limit);
   if (!up.ok()) return fail(exit, up.error().message);
   print_endpoints(config, supervisor, json);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "launcher/read_file.h"
+#include "launcher/state_dir.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -33,6 +34,7 @@ std::string to_json(const SupervisorRecord& record) {
                         {"state", child.state},
                         {"restarts", child.restarts},
                         {"started_at", child.started_at},
+                        {"restart_at", child.restart_at},
                         {"last_end", child.last_end}});
   const Json json = {{"name", record.name},
                      {"pid", record.pid},
@@ -57,12 +59,14 @@ Result<SupervisorRecord> parse_record(std::string_view text) {
                             .worker_endpoint = json.at("worker_endpoint"),
                             .children = {}};
     for (const Json& child : json.at("children"))
-      record.children.push_back({.name = child.at("name"),
-                                 .pid = number<pid_t>(child, "pid"),
-                                 .state = child.at("state"),
-                                 .restarts = number<uint32_t>(child, "restarts"),
-                                 .started_at = number<int64_t>(child, "started_at"),
-                                 .last_end = child.at("last_end")});
+      record.children.push_back(
+          {.name = child.at("name"),
+           .pid = number<pid_t>(child, "pid"),
+           .state = child.at("state"),
+           .restarts = number<uint32_t>(child, "restarts"),
+           .started_at = number<int64_t>(child, "started_at"),
+           .last_end = child.at("last_end"),
+           .restart_at = child.contains("restart_at") ? number<int64_t>(child, "restart_at") : 0});
     if (record.pid <= 0) return Error{Code::kMalformed, "pid is " + std::to_string(record.pid)};
     return record;
   } catch (const Json::exception& error) {
@@ -82,6 +86,16 @@ Result<SupervisorRecord> read_record(const std::string& state_dir) {
   Result<SupervisorRecord> record = parse_record(text);
   if (!record.ok()) return Error{Code::kMalformed, record_path(state_dir) + ": " + record.error().message};
   return record;
+}
+
+Status RecordFile::write(const SupervisorRecord& record) {
+  std::string text = to_json(record);
+  if (text.size() < reserve_)
+    text.resize(reserve_, '\n');  // the same blocks every time; JSON may end in space
+  Status written = replace_file(path_, text);
+  // The blocks of the former version are free now. Without them the next one has to find others.
+  if (written.ok()) (void)write_file(next_version(path_), std::string(text.size(), '\n'));
+  return written;
 }
 
 uint64_t process_start_ticks(pid_t pid) {

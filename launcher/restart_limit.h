@@ -1,8 +1,10 @@
-// Intensity limit of restarts, as in Erlang's supervisors: at most `max` in any `window`. Plain value, no
-// clock of its own.
+// Intensity limit of restarts, as in Erlang's supervisors: at most `max` in any `window`; and the back-off
+// between them, so that a cause that lasts a while does not use all of them up in a moment. Plain value, no
+// clock and no chance of its own.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 
@@ -12,7 +14,10 @@ namespace ringmaster::launcher {
 
 class RestartLimit {
  public:
-  RestartLimit(uint32_t max, Nanos window) : max_(max), window_(window) {}
+  // As long as kubelet's: beyond it, waiting longer helps nobody.
+  static constexpr Nanos kMaxDelay = 300 * kSecond;
+
+  RestartLimit(uint32_t max, Nanos window, Nanos delay) : max_(max), window_(window), delay_(delay) {}
 
   // Whether one more restart at `now` is within the limit; if so it is counted.
   bool allow(Nanos now) {
@@ -22,9 +27,20 @@ class RestartLimit {
     return true;
   }
 
+  // How long the restart that allow() has just counted waits: not at all for the first in the window, `delay`
+  // for the second, twice as long for each further one. `chance` in [0, 1) moves it by up to a quarter either
+  // way, so that processes that die of one cause do not come back in step.
+  Nanos backoff(double chance) const {
+    if (times_.size() < 2) return 0;
+    Nanos wait = delay_;
+    for (size_t i = 2; i < times_.size() && wait < kMaxDelay; ++i) wait *= 2;
+    return static_cast<Nanos>(static_cast<double>(std::min(wait, kMaxDelay)) * (0.75 + chance / 2));
+  }
+
  private:
   uint32_t max_;
   Nanos window_;
+  Nanos delay_;
   std::deque<Nanos> times_;  // ascending, at most max_
 };
 

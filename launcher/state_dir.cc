@@ -134,17 +134,29 @@ std::vector<std::string> remove_runtime_files(const std::string& dir,
   return removed;
 }
 
-Status write_atomically(const std::string& path, std::string_view text) {
-  const std::string next = path + ".new";
-  const UniqueFd fd(open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return system_error(next + " cannot be opened");
-  if (!write_all(fd.get(), text)) {
-    const Error error = system_error(next + " cannot be written");
-    unlink(next.c_str());
-    return error;
-  }
+std::string next_version(const std::string& path) {
+  return path + ".new";
+}
+
+Status write_file(const std::string& path, std::string_view text) {
+  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd) return system_error(path + " cannot be opened");
+  if (!write_all(fd.get(), text) || ftruncate(fd.get(), static_cast<off_t>(text.size())) != 0)
+    return system_error(path + " cannot be written");
+  return ok_status();
+}
+
+Status replace_file(const std::string& path, std::string_view text) {
+  const std::string next = next_version(path);
+  if (Status written = write_file(next, text); !written.ok()) return written;
   if (rename(next.c_str(), path.c_str()) != 0) return system_error(path + " cannot be replaced");
   return ok_status();
+}
+
+Status write_atomically(const std::string& path, std::string_view text) {
+  Status replaced = replace_file(path, text);
+  if (!replaced.ok()) unlink(next_version(path).c_str());
+  return replaced;
 }
 
 }  // namespace ringmaster::launcher

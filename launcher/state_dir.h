@@ -29,7 +29,16 @@ bool state_dir_is_locked(const std::string& dir);
 std::vector<std::string> remove_runtime_files(const std::string& dir,
                                               const std::vector<std::string>& sockets);
 
-// Replaces `path` in one step: a reader sees the old or the new text.
+// Replaces `path` in one step: a reader sees the old or the new text. If the new one cannot be written,
+// nothing of it stays.
 Status write_atomically(const std::string& path, std::string_view text);
+
+// What write_atomically is made of, for who keeps room on the disk for the next version (RecordFile).
+std::string next_version(const std::string& path);  // where the new text is written before it takes the place
+Status write_file(const std::string& path,
+                  std::string_view text);  // in place: blocks that are there are used
+// write_file of the next version, which then becomes `path`. An error leaves both as they were, or the next
+// one half written.
+Status replace_file(const std::string& path, std::string_view text);
 
 }  // namespace ringmaster::launcher

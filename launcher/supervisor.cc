@@ -10,6 +10,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/ids.h"
 #include "base/log.h"
 #include "launcher/state_dir.h"
 
@@ -20,6 +21,17 @@ namespace {
 // words. A later stage gets as long even when an earlier one used up everything, since it has nothing left to
 // drain.
 constexpr Nanos kStageGrace = 2 * kSecond;
+
+// A turn that begins later than this was held up, by a stopped supervisor or a stopped host: then the
+// children's silence may be its own.
+constexpr Nanos kLate = kSecond;
+
+// What `status` shows is tried again so often while it cannot be written.
+constexpr Nanos kSaveAgain = kSecond;
+
+// Room on the disk for supervisor.json: what its longest line a child takes, with all that a last_end may
+// hold.
+constexpr size_t kRecordBytes = 1024, kRecordBytesPerChild = 1024;
 
 // Lines of base/log.cc ("12:00:00.123 I text") are on disk already, written by the process itself.
 bool is_log_line(std::string_view line) {
@@ -43,10 +55,15 @@ int64_t unix_now() {
 
 Supervisor::Supervisor(SupervisorOptions options, std::vector<ChildSpec> specs, MergedOutput& output,
                        std::function<void()> on_ready)
-    : options_(std::move(options)), output_(output), on_ready_(std::move(on_ready)) {
+    : options_(std::move(options)),
+      output_(output),
+      on_ready_(std::move(on_ready)),
+      record_file_(options_.duties.state_dir, kRecordBytes + kRecordBytesPerChild * specs.size()),
+      random_(static_cast<uint32_t>(random_number())) {
   for (ChildSpec& spec : specs)
     children_.emplace_back(std::move(spec),
-                           RestartLimit(options_.limits.max_restarts, options_.limits.restart_window));
+                           RestartLimit(options_.limits.max_restarts, options_.limits.restart_window,
+                                        options_.limits.restart_delay));
   take_line_ = [this](const std::string& name, std::string_view line) {
     if (is_log_line(line))
       output_.line(name, line);
@@ -104,21 +121,28 @@ Status Supervisor::start_janitor() {
 }
 
 void Supervisor::turn() {
-  std::vector<pollfd> entries = {{signals_.get(), POLLIN, 0}, {janitor_ ? janitor_->pidfd() : -1, POLLIN, 0}};
+  std::vector<pollfd> entries = {{signals_.get(), POLLIN, 0},
+                                 {janitor_ ? janitor_->pidfd() : -1, POLLIN, 0},
+                                 {probe_ ? probe_->fd() : -1, POLLIN, 0}};
   for (const Child& child : children_)
     for (const int fd : {child.pidfd(), child.output_fd(), child.ready_fd()})
       if (fd >= 0) entries.push_back({fd, POLLIN, 0});
-  poll(entries.data(), entries.size(), timeout_ms());
+  const int timeout = timeout_ms();
+  promised_ = monotonic_now() + timeout * kMillisecond;
+  poll(entries.data(), entries.size(), timeout);
   // All handlers read without blocking, so each simply looks; the descriptors only decide when.
   if (entries[0].revents != 0) handle_signals();
   if (entries[1].revents != 0) handle_janitor();
   handle_children();
+  handle_probe();
   handle_time();
 }
 
 int Supervisor::timeout_ms() const {
-  Nanos next = stage_by_;
-  for (const Child& child : children_) next = std::min(next, child.ready_by());
+  Nanos next = std::min(stage_by_, save_by_);
+  for (const Child& child : children_)
+    next =
+        std::min({next, child.ready_by(), child.restart_at(), child.silent_by(options_.limits.hang_timeout)});
   constexpr int kLongest = 60'000;
   if (next == kNever) return kLongest;
   return static_cast<int>(std::clamp<Nanos>((next - monotonic_now()) / kMillisecond + 1, 0, kLongest));
@@ -155,20 +179,34 @@ void Supervisor::handle_janitor() {
 void Supervisor::handle_children() {
   for (Child& child : children_) {
     child.read_output(take_line_);
-    if (child.read_ready()) child_is_ready(child);
+    if (child.read_ready(monotonic_now())) child_is_ready(child);
     if (child.alive() && child.reap(take_line_)) child_has_ended(child);
   }
 }
 
+void Supervisor::handle_probe() {
+  if (!probe_) return;
+  const std::optional<Status> answer = probe_->answer();
+  if (!answer) return;
+  probe_.reset();
+  answer->ok() ? begin_running() : fail_start("all processes run, but " + answer->error().message);
+}
+
 void Supervisor::handle_time() {
   const Nanos now = monotonic_now();
+  if (now >= save_by_) save();
+  handle_silence(now);
   for (Child& child : children_) {
+    if (now >= child.restart_at()) {
+      start_child(child);
+      save();
+    }
     if (now < child.ready_by() || !child.alive()) continue;
     const std::string limit = std::to_string(options_.limits.ready_timeout / kMillisecond) + " ms";
     log::error("{} was not ready within {} (supervisor.ready_timeout)", child.spec().name, limit);
     if (phase_ == Phase::kStarting) fail_start(child, "was not ready within " + limit);
     child.set_state(ChildState::kStopping);  // its end is handled like any other
-    child.signal(SIGKILL);
+    child.kill_because("not ready within " + limit);
   }
   if (now < stage_by_) return;
   stage_by_ = kNever;
@@ -177,6 +215,20 @@ void Supervisor::handle_time() {
       log::warning("{} has not ended in time: killed", child.spec().name);
       child.signal(SIGKILL);
     }
+}
+
+// Their words have been read before: a silence is not that of a pipe that nobody looked into.
+void Supervisor::handle_silence(Nanos now) {
+  const Nanos limit = options_.limits.hang_timeout;
+  const bool late = now > promised_ + kLate;
+  for (Child& child : children_) {
+    if (late) child.forgive(now);
+    if (now < child.silent_by(limit) || !child.alive()) continue;
+    const std::string text = "no sign of life for " + std::to_string(limit / kMillisecond) + " ms";
+    log::error("{} hangs, {} (supervisor.hang_timeout): killing it", child.spec().name, text);
+    child.set_state(ChildState::kStopping);
+    child.kill_because(text);
+  }
 }
 
 void Supervisor::start_stage() {
@@ -193,6 +245,19 @@ void Supervisor::start_stage() {
     }
     return save();
   }
+  all_are_ready();
+}
+
+void Supervisor::all_are_ready() {
+  save();
+  if (!options_.serves) return begin_running();
+  if (probe_) return;
+  Result<ServingProbe> probe = ServingProbe::start(options_.serves);
+  if (!probe.ok()) return fail_start(probe.error().message);
+  probe_.emplace(std::move(probe).value());
+}
+
+void Supervisor::begin_running() {
   phase_ = Phase::kRunning;
   record_.state = "ready";
   save();
@@ -204,8 +269,8 @@ void Supervisor::start_child(Child& child) {
   if (!started.ok()) {
     log::error("{}: {}", child.spec().name, started.error().message);
     if (phase_ == Phase::kStarting) return fail_start(child, started.error().message);
-    child.set_state(ChildState::kGivenUp);
-    return;
+    child.failed_to_start(started.error().message);
+    return restart_or_give_up(child);
   }
   log::info("{} started, process {}", child.spec().name, child.record().pid);
   for (const std::string& refusal : child.refusals())
@@ -231,25 +296,34 @@ void Supervisor::child_has_ended(Child& child) {
   }
   if (phase_ == Phase::kStarting)
     return fail_start(child, child.last_end() + " before the cluster was ready");
-  if (!child.may_restart(monotonic_now())) {
-    log::error("{} {}; given up after {} restarts within {} s", name, child.last_end(),
-               options_.limits.max_restarts, options_.limits.restart_window / kSecond);
-    child.set_state(ChildState::kGivenUp);
-  } else {
-    log::warning("{} {}; restarting", name, child.last_end());
-    child.count_restart();
-    start_child(child);
-  }
+  restart_or_give_up(child);
   save();
 }
 
-void Supervisor::fail_start(const Child& child, const std::string& what) {
-  if (!failure_) {
-    std::string message = child.spec().name + " " + what;
-    if (!child.last_lines().empty()) message += "; its last lines:";
-    for (const std::string& line : child.last_lines()) message += "\n  " + line;
-    failure_ = Error{Code::kUnavailable, message};
+// A restart that is due now begins in handle_time, in this turn.
+void Supervisor::restart_or_give_up(Child& child) {
+  const std::string& name = child.spec().name;
+  const Nanos now = monotonic_now();
+  const double chance = std::uniform_real_distribution<>(0, 1)(random_);
+  if (!child.plan_restart(now, chance)) {
+    log::error("{} {}; given up after {} restarts within {} s", name, child.last_end(),
+               options_.limits.max_restarts, options_.limits.restart_window / kSecond);
+    return child.set_state(ChildState::kGivenUp);
   }
+  const Nanos wait = child.restart_at() - now;
+  log::warning("{} {}; restarting{}", name, child.last_end(),
+               wait == 0 ? "" : " in " + std::to_string(wait / kMillisecond) + " ms");
+}
+
+void Supervisor::fail_start(const Child& child, const std::string& what) {
+  std::string message = child.spec().name + " " + what;
+  if (!child.last_lines().empty()) message += "; its last lines:";
+  for (const std::string& line : child.last_lines()) message += "\n  " + line;
+  fail_start(message);
+}
+
+void Supervisor::fail_start(const std::string& message) {
+  if (!failure_) failure_ = Error{Code::kUnavailable, message};
   begin_stop(0);  // nobody is being served
 }
 
@@ -257,7 +331,10 @@ void Supervisor::begin_stop(Nanos drain_limit) {
   drain_by_ = std::min(drain_by_, monotonic_now() + drain_limit);
   if (phase_ == Phase::kStopping) return;
   phase_ = Phase::kStopping;
+  probe_.reset();
   record_.state = "stopping";
+  for (Child& child : children_)
+    if (child.state() == ChildState::kBackingOff) child.set_state(ChildState::kStopped);
   stop_stage_ = std::numeric_limits<int>::min();
   advance_stop();
 }
@@ -285,8 +362,11 @@ void Supervisor::kill_all() {
 void Supervisor::save() {
   record_.children.clear();
   for (const Child& child : children_) record_.children.push_back(child.record());
-  const Status written = write_atomically(record_path(options_.duties.state_dir), to_json(record_));
-  if (!written.ok()) log::warning("status is out of date: {}", written.error().message);
+  const Status written = record_file_.write(record_);
+  if (!written.ok() && save_by_ == kNever)
+    log::warning("status is out of date until this is over: {}", written.error().message);
+  if (written.ok() && save_by_ != kNever) log::info("status is up to date again");
+  save_by_ = written.ok() ? kNever : monotonic_now() + kSaveAgain;
 }
 
 }  // namespace ringmaster::launcher

@@ -77,7 +77,9 @@ Status serve(const ProcessArguments& arguments, const ClusterConfig& config) {
 
   log::info("incarnation {}, clients at {}, workers at {}", *incarnation,
             (*transport)->endpoint(kClientChannel), (*transport)->endpoint(kWorkerChannel));
-  announce_ready(arguments.ready_fd);
+  ReadyLine ready(arguments.ready_fd);
+  (*loop)->add_flush([&ready] { ready.alive(monotonic_now()); });
+  ready.announce();
   (*loop)->run();
   (*transport)->close(kCloseLimit);
   log::info("drained, bye");

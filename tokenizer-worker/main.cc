@@ -135,7 +135,9 @@ Status serve(const ProcessArguments& arguments, const ClusterConfig& config, con
   });
   log::info("serving {}: vocabulary {}, context {}", model.name, model.tokenizer->vocab_size(),
             model.context_length);
-  announce_ready(arguments.ready_fd);
+  ReadyLine ready(arguments.ready_fd);
+  (*loop)->add_flush([&ready] { ready.alive(monotonic_now()); });
+  ready.announce();
   (*loop)->run();
   log::info("stopped: {}", counters.to_string());
   (*transport)->close(kSecond);  // the last Dones are on their way

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/ready.h"
+#include "base/unique_fd.h"
 
 namespace ringmaster {
 namespace {
@@ -56,23 +57,43 @@ TEST(DescriptorLimit, SoftBecomesHard) {
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
-TEST(AnnounceReady, WritesOneLineAndCloses) {
+TEST(ReadyLine, AnnouncesOnceAndThenSaysNowAndThenThatItLives) {
   int ends[2];
-  ASSERT_EQ(pipe(ends), 0);
-  announce_ready(ends[1]);
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);
+  const UniqueFd in(ends[0]);
   char text[16] = {};
-  EXPECT_EQ(read(ends[0], text, sizeof text), 6);
-  EXPECT_STREQ(text, "READY\n");
-  EXPECT_EQ(read(ends[0], text, sizeof text), 0);  // closed
-  close(ends[0]);
+  {
+    ReadyLine line(ends[1]);
+    line.announce();
+    EXPECT_EQ(read(in.get(), text, sizeof text), 6);
+    EXPECT_STREQ(text, "READY\n");
+    line.alive(kSecond);
+    line.alive(kSecond + ReadyLine::kPeriod - 1);
+    line.alive(kSecond + ReadyLine::kPeriod);
+    EXPECT_EQ(read(in.get(), text, sizeof text), 2);
+    EXPECT_STREQ(text, "..ADY\n");
+  }
+  EXPECT_EQ(read(in.get(), text, sizeof text), 0);  // closed
 }
 
-TEST(AnnounceReady, SurvivesAParentThatIsGone) {
+TEST(ReadyLine, NeverWaitsForAParentThatDoesNotRead) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);
+  const UniqueFd in(ends[0]);
+  ReadyLine line(ends[1]);
+  for (Nanos i = 1; i < 100'000; ++i) line.alive(i * ReadyLine::kPeriod);  // more than a pipe holds
+}
+
+TEST(ReadyLine, SurvivesAParentThatIsGone) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   close(ends[0]);
-  announce_ready(ends[1]);
-  announce_ready(-1);
+  ReadyLine line(ends[1]);
+  line.announce();
+  line.alive(kSecond);
+  ReadyLine nobody(-1);
+  nobody.announce();
+  nobody.alive(kSecond);
 }
 
 }  // namespace

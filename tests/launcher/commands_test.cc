@@ -1,4 +1,5 @@
-// The `ringmaster` program itself, beside shells that play router and workers: exit codes, messages, logs.
+// The `ringmaster` program itself, beside shells that play router and workers, or the real ones where the
+// cluster has to serve: exit codes, messages, logs.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <sys/stat.h>
@@ -27,6 +28,14 @@ class CommandsTest : public ::testing::Test {
         config(),
         "name: lab\nmodel: " RINGMASTER_SOURCE_DIR "/tests/data/gguf/q4_1/model.gguf\nstate_dir: " + state() +
             "\ngpu-worker: {kv_memory: 1MiB}\nsupervisor: {drain_timeout: 100ms, ready_timeout: 1s}\n");
+  }
+  // The real router and workers, on the fake device: a cluster that serves.
+  void real_programs() {
+    for (const char* name : {"router", "gpu-worker", "tokenizer-worker"}) {
+      std::filesystem::remove(folder_ / name);
+      std::filesystem::create_symlink(std::string(RINGMASTER_BINARY_DIR "/bin/") + name, folder_ / name);
+    }
+    spill(config(), "name: lab\nstate_dir: " + state() + "\ngpu-worker: {device: fake, kv_memory: 64MiB}\n");
   }
   void TearDown() override { (void)run("down --now -c " + config()); }
 
@@ -57,7 +66,8 @@ class CommandsTest : public ::testing::Test {
       execl((folder_ / "ringmaster").c_str(), "ringmaster", "up", "-c", config().c_str(), nullptr);
       _exit(127);
     }
-    EXPECT_TRUE(wait_until([&] { return slurp(folder_ / "up.out").find("is ready") != std::string::npos; }))
+    EXPECT_TRUE(wait_until([&] { return slurp(folder_ / "up.out").find("is ready") != std::string::npos; },
+                           20 * kSecond))
         << slurp(folder_ / "up.err");
     return pid;
   }
@@ -81,7 +91,7 @@ TEST_F(CommandsTest, WrongArgumentsAreUsageErrors) {
     EXPECT_EQ(file.err, "ringmaster: nofile.yaml: cannot be opened: No such file or directory\n");
   }
   EXPECT_EQ(run("--help").code, 0);
-  EXPECT_THAT(run("generate --help").out, HasSubstr("--priority INT=0 "));
+  EXPECT_THAT(run("generate --help").out, HasSubstr("--priority INT:-128 to 127=0"));
   EXPECT_THAT(run("--version").out, ::testing::MatchesRegex("ringmaster [0-9.]+\n"));
   const Outcome name = run("up --name a/b");
   EXPECT_EQ(name.code, 2);
@@ -111,6 +121,7 @@ TEST_F(CommandsTest, CommandsSayThatNothingRuns) {
 }
 
 TEST_F(CommandsTest, ForegroundUpRunsUntilDown) {
+  real_programs();
   const pid_t supervisor = up();
   EXPECT_THAT(slurp(folder_ / "up.out"),
               StartsWith("cluster 'lab' is ready\n  clients     ipc://" + state() + "/clients.sock\n"));
@@ -118,8 +129,8 @@ TEST_F(CommandsTest, ForegroundUpRunsUntilDown) {
               ::testing::ContainsRegex("supervisor +\\| [0-9:.]+ I gpu-worker.0 is ready\n"));
 
   const Outcome status = run("status -c " + config());
-  EXPECT_EQ(status.code, 4);  // all processes run, but nobody answers at the router's socket
-  EXPECT_THAT(status.out, HasSubstr("cluster 'lab': NOT READY"));
+  EXPECT_EQ(status.code, 0) << "ready means ready, at once";
+  EXPECT_THAT(status.out, HasSubstr("cluster 'lab': ready"));
   EXPECT_THAT(status.out, HasSubstr("tokenizer-worker.1"));
 
   const Outcome second = run("up -c " + config());
@@ -137,6 +148,7 @@ TEST_F(CommandsTest, ForegroundUpRunsUntilDown) {
 }
 
 TEST_F(CommandsTest, LogsStayReadableAfterTheEnd) {
+  real_programs();
   up();
   ASSERT_EQ(run("down -c " + config()).code, 0);
   EXPECT_THAT(run("logs -c " + config()).out,
@@ -160,11 +172,29 @@ TEST_F(CommandsTest, DetachedUpReportsAFailedStartWithTheLastLines) {
   EXPECT_FALSE(state_dir_is_locked(state()));
 }
 
-TEST_F(CommandsTest, DetachedUpInsistsThatTheRouterServesAndLeavesNothingOtherwise) {
-  const Outcome outcome = run("up --detach -c " + config());
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("all processes run, but the router says: "));
-  EXPECT_TRUE(wait_until([&] { return !state_dir_is_locked(state()); }));
+TEST_F(CommandsTest, UpInsistsThatTheRouterServesAndLeavesNothingOtherwise) {
+  for (const char* words : {"up --detach -c ", "up -c "}) {
+    const Outcome outcome = run(words + config());
+    EXPECT_EQ(outcome.code, 1) << words;
+    EXPECT_THAT(outcome.err, HasSubstr("all processes run, but the router says: "));
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_TRUE(wait_until([&] { return !state_dir_is_locked(state()); }));
+  }
+}
+
+TEST_F(CommandsTest, ValuesOutOfRangeNameTheRange) {
+  for (const auto& [words, range] : std::vector<std::pair<std::string, std::string>>{
+           {"generate -p hi --temperature warm", "'warm' is not allowed; allowed: 0 or more"},
+           {"generate -p hi --top-p 1.5", "'1.5' is not allowed; allowed: 0 to 1"},
+           {"generate -p hi --presence-penalty 3", "'3' is not allowed; allowed: -2 to 2"},
+           {"generate -p hi --priority 200", "'200' is not allowed; allowed: -128 to 127"},
+           {"generate -p hi --max-tokens 0", "'0' is not allowed; allowed: 1 to 4294967295"},
+           {"generate -p hi --logprobs 21", "'21' is not allowed; allowed: 0 to 20"},
+           {"logs -n many", "many not in range"}}) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << words;
+    EXPECT_THAT(outcome.err, HasSubstr(range));
+  }
 }
 
 TEST_F(CommandsTest, MissingProgramsAreFoundBeforeAnythingStarts) {
@@ -176,15 +206,17 @@ TEST_F(CommandsTest, MissingProgramsAreFoundBeforeAnythingStarts) {
 }
 
 TEST_F(CommandsTest, ResolvedConfigurationIsWhatTheProcessesGet) {
+  real_programs();
+  std::filesystem::remove(folder_ / "router");
   program("router", "cp $2 " + (folder_ / "seen.yaml") + "; echo $* >" + (folder_ / "arguments") +
-                        "; echo READY >&3; exec 3>&-; exec sleep 1000");
+                        "; exec " RINGMASTER_BINARY_DIR "/bin/router \"$@\"");
   up();
   EXPECT_EQ(slurp(folder_ / "arguments"),
             "--config " + state() + "/cluster.yaml --name router --ready-fd 3\n");
   const Result<ClusterConfig> seen = load_cluster_yaml(folder_ / "seen.yaml");
   ASSERT_TRUE(seen.ok());
   EXPECT_EQ(seen.value().state_dir, state());
-  EXPECT_EQ(seen.value().gpu_worker.kv_memory, 1u << 20);
+  EXPECT_EQ(seen.value().gpu_worker.kv_memory, 64u << 20);
 }
 
 }  // namespace

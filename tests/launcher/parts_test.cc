@@ -17,14 +17,14 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(RestartLimit, AllowsSoManyInTheWindowThatSlides) {
-  RestartLimit limit(2, 10);
+  RestartLimit limit(2, 10, 0);
   EXPECT_TRUE(limit.allow(0));
   EXPECT_TRUE(limit.allow(4));
   EXPECT_FALSE(limit.allow(9));
   EXPECT_TRUE(limit.allow(10));  // the one at 0 has left the window
   EXPECT_FALSE(limit.allow(13));
   EXPECT_TRUE(limit.allow(14));
-  RestartLimit never(0, 10);
+  RestartLimit never(0, 10, 0);
   EXPECT_FALSE(never.allow(0));
 }
 

@@ -26,6 +26,7 @@ class SupervisorTest : public ::testing::Test {
   SupervisorTest() {
     limits_.max_restarts = 2;
     limits_.restart_window = 60 * kSecond;
+    limits_.restart_delay = 20 * kMillisecond;
     limits_.ready_timeout = 5 * kSecond;
     limits_.drain_timeout = 5 * kSecond;
   }
@@ -65,8 +66,8 @@ class SupervisorTest : public ::testing::Test {
     if (!lock.ok() || !log::open("supervisor", state() + "/logs/supervisor.jsonl", LogConfig{}).ok())
       _exit(9);
     Supervisor supervisor(
-        {"test", "ipc://c", "ipc://w", {state(), {}, lock.value().get(), LogConfig{}}, limits_}, specs_,
-        output, [&] { spill(folder_ / "ready", "yes"); });
+        {"test", "ipc://c", "ipc://w", {state(), {}, lock.value().get(), LogConfig{}}, limits_, serves_},
+        specs_, output, [&] { spill(folder_ / "ready", "yes"); });
     const Status ended = supervisor.run();
     if (!ended.ok()) spill(folder_ / "failure", ended.error().message);
     _exit(ended.ok() ? 0 : 1);
@@ -101,6 +102,7 @@ class SupervisorTest : public ::testing::Test {
 
   Folder folder_;
   SupervisorConfig limits_;
+  std::function<Status()> serves_;
   std::vector<ChildSpec> specs_;
   pid_t pid_ = 0;
 };
