@@ -171,7 +171,7 @@ actor::Sent Replies::rebuilt(std::string_view route, const std::vector<const msg
 
 // ---- to workers ----
 
-actor::Sent Replies::assign(const Request& request, actor::Bytes generate) {
+actor::Sent Replies::assign(const Request& request, actor::Bytes generate, uint32_t context_length) {
   Builder own(generate.size() <= kReusedBytes ? 16 : generate.size() + 1024);
   Builder& b = generate.size() <= kReusedBytes ? fresh() : own;
   const auto client = bytes(b, request.route());
@@ -181,7 +181,7 @@ actor::Sent Replies::assign(const Request& request, actor::Bytes generate) {
   const auto body = msg::CreateAssign(b, request.epoch, client, gpu, request.gpu->instance, request.seed,
                                       static_cast<uint64_t>(request.received_at),
                                       static_cast<uint64_t>(request.assigned_at),
-                                      static_cast<uint64_t>(request.deadline_at), nested);
+                                      static_cast<uint64_t>(request.deadline_at), nested, context_length);
   return offer_worker(request.tokenizer->peer, for_tokenizer(b, msg::TokenizerWorkerBody::Assign, body));
 }
 

@@ -56,7 +56,7 @@ class Replies {
                       const std::vector<const msg::Done*>& ends);
 
   // ---- to workers ----
-  actor::Sent assign(const Request& request, actor::Bytes generate);
+  actor::Sent assign(const Request& request, actor::Bytes generate, uint32_t context_length);
   void acked(const std::vector<AckToForward>& acks);  // REQUIRES: all of one worker, not empty
   void resend(const Request& request, uint32_t next_token, uint64_t text_offset);
   void end(const Request& request, const Ending& ending);

@@ -195,7 +195,9 @@ void Router::on_register(std::string_view peer, const msg::Register& message, Na
               worker.is_gpu() ? ", device " : "", worker.device);
   } else {
     counters_.add(Counter::kWorkersRefused);
-    log::error("{} is refused: {}", worker.name, worker.refusal);
+    uint64_t suppressed = 0;
+    if (bad_messages_.allow(now, suppressed))
+      log::error("{} is refused: {} ({} more not shown)", worker.name, worker.refusal, suppressed);
   }
   if (worker.is_gpu() && (worker.usable() || added->replaced)) announce_gpu_workers();
 }

@@ -41,6 +41,9 @@ void Requests::assign(const msg::Assign& assign, Nanos now) {
   stream->marks.received = static_cast<Nanos>(assign.received_at());
   stream->marks.assigned = static_cast<Nanos>(assign.assigned_at());
   stream->seed = assign.seed();
+  stream->context_length = limits_.context_length;
+  if (assign.context_length() > 0)
+    stream->context_length = std::min(stream->context_length, assign.context_length());
   stream->deadline = static_cast<Nanos>(assign.deadline_at());
   job.ticket = {EncodeTicket::Kind::kRequest, assign.epoch()};
   job.prompt = {request->prompt_type(), request->prompt()};
@@ -68,7 +71,7 @@ void Requests::encoded(Epoch epoch, Result<std::vector<TokenId>> ids, Nanos now)
   Stream* stream = table_.find(epoch);
   if (stream == nullptr || stream->phase != Phase::kEncoding) return;  // cancelled or forgotten meanwhile
   if (!ids) return fail(*stream, ids.error(), now);
-  auto prompt = fit_prompt(std::move(*ids), *stream->params, limits_.context_length, tokenizer_);
+  auto prompt = fit_prompt(std::move(*ids), *stream->params, stream->context_length, tokenizer_);
   if (!prompt) return fail(*stream, prompt.error(), now);
   stream->prompt_tokens = static_cast<uint32_t>(prompt->ids.size());
   stream->max_tokens = prompt->max_tokens;

@@ -60,6 +60,7 @@ struct Stream {
   StageMarks marks;
   std::unique_ptr<RequestParams> params;  // until started
   uint64_t seed = 0;
+  uint32_t context_length = 0;  // the cluster's: another worker's may be less than this one's own
   Nanos deadline = 0;  // 0: none
 
   uint32_t prompt_tokens = 0;

@@ -236,6 +236,11 @@ TEST_F(RouterTest, PRM_05_TheSmallestContextIsTheLimitEverywhere) {
   EXPECT_EQ(router->workers().limits().context_length, 32u);
   client("c1", ids_request(1, std::vector<uint32_t>(40, 5)));
   EXPECT_THAT(at("c1"), ElementsAre("Stream done 1 0:0 refused context_length_exceeded 0"));
+  // What it does not know yet, the length of a text, is checked by the tokenizer-worker against the same limit.
+  client("c1", text_request(2, "a prompt"));
+  const auto got = net.take(kWorkerChannel, kTok);
+  ASSERT_FALSE(got.empty());
+  EXPECT_EQ((*msg::open<msg::TokenizerWorkerMessage>(got.back()))->body_as_Assign()->context_length(), 32u);
 }
 
 TEST_F(RouterTest, BadRegistrationsAreRefused) {

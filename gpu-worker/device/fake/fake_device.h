@@ -33,8 +33,8 @@ inline constexpr uint64_t kFakeKvBytesPerToken = 23'040;
 
 // With `model_path` the vocabulary, its silent ids and the context come from that GGUF (context: the smaller
 // of it and fake.context_length); without, fake.vocab_size must be set. config.context_length lowers the
-// context further. Errors: kInvalidArgument, kResourceExhausted (one full context does not fit kv_memory),
-// those of Gguf::open.
+// context further, and so does a kv_memory that holds less. Errors: kInvalidArgument, kResourceExhausted (not one
+// block fits kv_memory), those of Gguf::open.
 Result<std::unique_ptr<Device>> make_fake_device(const GpuWorkerConfig& config, const std::string& model_path,
                                                  std::function<Nanos()> clock = monotonic_now);
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <fstream>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -85,12 +86,22 @@ struct GgufBuilder {
       out.resize(start + (bytes(tensor) + 31) / 32 * 32);
     }
     // Tests of one binary run side by side as processes of their own.
-    const std::string path = testing::TempDir() + std::to_string(getpid()) + "-" + name;
+    const std::string path = testing::TempDir() + "rm-" + std::to_string(getpid()) + "-" + name;
     std::ofstream(path, std::ios::binary) << out;
+    static Written written;
+    written.paths.insert(path);
     return path;
   }
 
  private:
+  // Removes at the end of the process what was written in it.
+  struct Written {
+    ~Written() {
+      for (const std::string& path : paths) unlink(path.c_str());
+    }
+    std::set<std::string> paths;
+  };
+
   static size_t bytes(const Tensor& tensor) {
     uint64_t values = 1;
     for (const uint64_t n : tensor.shape) values *= n;

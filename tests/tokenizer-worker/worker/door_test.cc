@@ -56,6 +56,23 @@ TEST(Door, PRM_01_TheLastTokenThatFits) {
   EXPECT_EQ(w.start(kE + 1, World::text_request(std::string(254, 'a'))).start.max_tokens, 1u);
 }
 
+// A gpu-worker's blocks may hold less than the model's context: the router says what all can do.
+TEST(Door, PRM_05_TheClustersLimitCountsWhereItIsLessThanOnesOwn) {
+  World w;  // context 256
+  w.cluster_context = 20;
+  EXPECT_EQ(w.start(kE, World::text_request("abcde")).start.max_tokens, 14u) << "without max_tokens: what fits";
+  w.cluster_context = 300;
+  EXPECT_EQ(w.start(kE + 1, World::text_request("abcde")).start.max_tokens, 250u);
+}
+
+TEST(Door, PRM_05_APromptBetweenTheTwoLimitsIsRefusedHere) {
+  World w;
+  w.cluster_context = 20;
+  const auto done = refused(w, World::text_request(std::string(30, 'a')));
+  EXPECT_EQ(done.code, msg::Code::context_length_exceeded);
+  EXPECT_THAT(done.message, HasSubstr("context holds 20"));
+}
+
 TEST(Door, TPL_07_EmptyPromptStartsFromBos) {
   World w({.bos = TinyTokenizer::Bos::kAdded});
   EXPECT_EQ(w.start(kE, World::text_request("")).ids, std::vector<TokenId>{kBos});

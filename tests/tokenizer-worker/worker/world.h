@@ -165,6 +165,7 @@ class World {
     assign.seed = 99;
     assign.received_at = static_cast<uint64_t>(now);
     assign.assigned_at = static_cast<uint64_t>(now);
+    assign.context_length = cluster_context;
     assign.request = sealed(request);
     flatbuffers::FlatBufferBuilder b;
     b.Finish(msg::CreateAssign(b, &assign));
@@ -248,6 +249,7 @@ class World {
   Requests requests;
   LinkId link = 0;
   Nanos now = kSecond;
+  uint32_t cluster_context = 0;  // what assign() says of it; 0: nothing
   std::vector<std::string> lost_links;
 };
 
