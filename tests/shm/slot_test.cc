@@ -6,11 +6,9 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
 #include <vector>
@@ -461,51 +459,6 @@ TEST_F(Raw, RepliesThatAreWrong) {
   EXPECT_EQ(attempt(reply, sizeof reply, {}), Code::kMalformed);
   reply = {kHandshakeMagic, 9, static_cast<uint32_t>(Code::kUnsupportedVersion), 0, 0, 0, 0, 0, 0};
   EXPECT_EQ(attempt(reply, sizeof reply, {}), Code::kUnsupportedVersion);
-}
-
-// ---- the socket's path ----
-
-TEST_F(Slots, OPS_07_PathTooLongIsNamed) {
-  auto made = SlotServer::create("/tmp/" + std::string(150, 'x'), 1, kSmall, kInstance, bell);
-  ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().code, Code::kInvalidArgument);
-  EXPECT_NE(made.error().message.find("155 bytes; allowed are 1 to 107"), std::string::npos);
-}
-
-TEST_F(Slots, ALivePathIsRefusedADeadOneReplaced) {
-  serve(1);
-  auto second = SlotServer::create(path, 1, kSmall, kInstance, bell);
-  ASSERT_FALSE(second.ok());
-  EXPECT_EQ(second.error().code, Code::kAlreadyExists);
-  server.reset();
-  { UniqueFd stale = listen_seqpacket(path, 1).value(); }
-  ASSERT_TRUE(std::filesystem::exists(path));
-  serve(1);
-  struct stat status {};
-  ASSERT_EQ(stat(path.c_str(), &status), 0);
-  EXPECT_EQ(status.st_mode & 0777, 0600u);
-}
-
-TEST_F(Slots, AFileInTheWayIsLeftAlone) {
-  std::ofstream(path) << "precious";
-  auto made = SlotServer::create(path, 1, kSmall, kInstance, bell);
-  ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().code, Code::kAlreadyExists);
-  EXPECT_TRUE(std::filesystem::is_regular_file(path));
-}
-
-TEST_F(Slots, SizesAreChecked) {
-  auto made = SlotServer::create(path, 1, {4096, 5000, 4096}, kInstance, bell);
-  ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().code, Code::kInvalidArgument);
-  EXPECT_FALSE(std::filesystem::exists(path));
-}
-
-TEST_F(Slots, MemoryOfAllSlotsIsThereToBePinned) {
-  serve(3);
-  const auto memory = server->memory();
-  ASSERT_EQ(memory.size(), 3u);
-  for (const auto slot : memory) EXPECT_EQ(slot.size(), 4096u + 4096 + 8192 + 4096);
 }
 
 }  // namespace
