@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -45,6 +46,7 @@ pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>
   redirect(out, O_WRONLY | O_CREAT | O_APPEND, 1);
   redirect(err, O_WRONLY | O_CREAT | O_APPEND, 2);
   for (const std::string& entry : env) putenv(strdup(entry.c_str()));
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(126);
   std::vector<char*> args;
   for (const std::string& arg : argv) args.push_back(const_cast<char*>(arg.c_str()));
