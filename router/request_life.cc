@@ -225,7 +225,8 @@ bool RequestLife::try_place(Request& r, const Placement& place, actor::Bytes gen
   r.gpu = place.gpu;
   r.assigned_at = now;
   // A worker that is gone is handled after this turn; then waiting requests are placed again.
-  if (replies_.assign(r, generate, registry_.limits().context_length) != actor::Sent::kOk || !enter(r, State::kRunning)) {
+  if (replies_.assign(r, generate, registry_.limits().context_length) != actor::Sent::kOk ||
+      !enter(r, State::kRunning)) {
     r.tokenizer = r.gpu = nullptr;
     r.assigned_at = 0;
     return false;
