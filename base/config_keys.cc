@@ -153,7 +153,8 @@ std::vector<ConfigKey> make_keys() {
        DurationField{at<kSupervisor, &S::restart_window>, 100 * kMillisecond, 86'400 * kSecond},
        "See max_restarts."},
       {s, "restart_delay", DurationField{at<kSupervisor, &S::restart_delay>, 0, 3600 * kSecond},
-       "The first restart in a restart_window is immediate, the second waits this long, each further one twice "
+       "The first restart in a restart_window is immediate, the second waits this long, each further one "
+       "twice "
        "as long, at most 5min; all of it 25 % more or less at random."},
       {s, "hang_timeout", DurationField{at<kSupervisor, &S::hang_timeout>, 3 * kSecond, 3600 * kSecond},
        "A process whose loop gives no sign of life for so long (stopped, looping) is killed and restarted."},
