@@ -19,14 +19,6 @@
 namespace ringmaster::shm {
 namespace {
 
-// A sanitizer's code is several times as long, and a kill costs all steps before it: there only every k-th.
-#if defined(__SANITIZE_THREAD__)
-constexpr int kEvery = 997;
-#elif defined(__SANITIZE_ADDRESS__)
-constexpr int kEvery = 37;
-#else
-constexpr int kEvery = 1;
-#endif
 constexpr int kMostSteps = 200'000;  // far beyond any of these paths: a child that spins is a fault
 
 constexpr size_t kNoted = 64;  // bytes of each record: copying costs steps

@@ -12,6 +12,16 @@
 
 namespace ringmaster::shm {
 
+// A sanitizer's code is several times as long, and each moment costs all steps before it: there only every
+// k-th.
+#if defined(__SANITIZE_THREAD__)
+inline constexpr int kEvery = 997;
+#elif defined(__SANITIZE_ADDRESS__)
+inline constexpr int kEvery = 37;
+#else
+inline constexpr int kEvery = 1;
+#endif
+
 class SteppedChild {
  public:
   // In the child: setup() at full speed, then what it returned step by step.
