@@ -330,7 +330,9 @@ class Rounds {
         streams, [&] { return streaming_->open_streams() == 0; }, monotonic_now() + kPatience);
     read(
         streams, [] { return false; }, monotonic_now() + 20 * kMillisecond);
-    check(streams, /*may_be_lost=*/false);
+    // The processes die one after the other: a tokenizer-worker may still tell of a gpu-worker that went
+    // first.
+    check(streams, /*may_be_lost=*/true);
   }
 
   std::string_view victim_;
