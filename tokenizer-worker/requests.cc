@@ -59,7 +59,9 @@ void Requests::resend(const msg::Resend& resend, Nanos now) {
   if (stream->phase == Phase::kEncoding) return;
   const Status rewound = stream->output.rewind({resend.next_token(), resend.text_offset()});
   if (!rewound && stream->phase != Phase::kEnded) return fail(*stream, rewound.error(), now);
-  if (!rewound) {  // ended before, but not for this client: it cannot have the whole stream
+  // Ended before, but not for this client: it cannot have the whole stream. One that was refused before it
+  // began has nothing to send again, whatever the client has of a former life of it.
+  if (!rewound && stream->output.next_token() > 0) {
     stream->ending.reason = reason_for(rewound.error().code);
     stream->ending.code = rewound.error().code;
     stream->ending.message = rewound.error().message;

@@ -233,6 +233,21 @@ TEST(Door, TooManyLiveRequests) {
   EXPECT_EQ(w.requests.live(), 1u);
 }
 
+// The client asked twice before the refusal reached it: the second answer is the first one again.
+TEST(Door, ARefusedContinuationIsToldAgainAsItWas) {
+  World w({.limits = {.context_length = 256, .max_live = 1, .credit = 8}});
+  w.assign(1, World::text_request("x"));
+  auto request = World::text_request("x");
+  request.received_ids = byte_ids("ab");
+  request.received_text_offset = 2;
+  w.assign(2, request);
+  w.turn();
+  EXPECT_EQ(w.outbox.done(2).code, msg::Code::overloaded);
+  w.resend(2, 2, 2, "client-b");
+  w.turn();
+  EXPECT_EQ(w.outbox.done(2, "client-b").code, msg::Code::overloaded);
+}
+
 TEST(Door, RefusesNewOnesWhileItDrains) {
   World w;
   w.start(1, World::text_request("x"));
