@@ -9,6 +9,10 @@ std::string short_name(Uid uid) {
   return fmt::format("request {:04x}", uid.hi >> 48);
 }
 
+// In a cluster that nothing disturbs, what a client asked to end has ended by then: a few messages of at most
+// 20 ms each way.
+constexpr Nanos kEndsWithin = 500 * kMillisecond;
+
 }  // namespace
 
 ClientProcess::ClientProcess(World& world, uint32_t number, const tokenizer_worker::Tokenizer& tokenizer,
@@ -33,7 +37,7 @@ void ClientProcess::start(const PlannedRequest& planned, Nanos now) {
 void ClientProcess::cancel(Uid uid) {
   Seen* seen = find(uid);
   if (seen == nullptr || seen->ending) return;
-  seen->cancelled = true;
+  seen->cancelled_at = world_.now();
   (void)session_.cancel(uid);
 }
 
@@ -46,14 +50,21 @@ Status ClientProcess::send(msg::Bytes bytes) {
   if (!message) {
     world_.fail(name_ + " sends what cannot be read: " + message.error().message);
   } else if (const auto* acks = (*message)->body_as_Acks()) {
-    for (const msg::Ack* ack : *acks->acks())
-      if (Seen* seen = find(msg::to_uid(*ack->uid()))) seen->told = std::max(seen->told, ack->next_token());
-  } else if (const auto* generate = (*message)->body_as_Generate(); generate && generate->received_ids()) {
-    if (Seen* seen = find(msg::to_uid(*generate->uid())))
-      seen->told = std::max(seen->told, generate->received_ids()->size());
+    for (const msg::Ack* ack : *acks->acks()) tell(msg::to_uid(*ack->uid()), ack->next_token());
+  } else if (const auto* generate = (*message)->body_as_Generate()) {
+    const Uid uid = msg::to_uid(*generate->uid());
+    if (Seen* seen = find(uid)) ++seen->asked;
+    if (generate->received_ids()) tell(uid, generate->received_ids()->size());
   }
   outbox_->send(0, "", bytes);
   return ok_status();
+}
+
+void ClientProcess::tell(Uid uid, uint32_t tokens) {
+  Seen* seen = find(uid);
+  if (seen == nullptr) return;
+  seen->told = std::max(seen->told, tokens);
+  world_.tell(uid, tokens);
 }
 
 void ClientProcess::take(actor::Channel, std::string_view, actor::Bytes message, Nanos now) {
@@ -61,6 +72,9 @@ void ClientProcess::take(actor::Channel, std::string_view, actor::Bytes message,
   if (!opened) return world_.fail(name_ + " got what cannot be read: " + opened.error().message);
   if (const auto* stream = (*opened)->body_as_Stream(); stream && stream->chunks())
     for (const msg::Chunk* chunk : *stream->chunks()) check_chunk(*chunk);
+  if (const auto* stream = (*opened)->body_as_Stream(); stream && stream->ends())
+    for (const msg::Done* done : *stream->ends())
+      if (Seen* seen = find(msg::to_uid(*done->uid()))) seen->done_on_wire = seen->asked == 1;
   session_.receive(message, now);
   if (session_.rejected) world_.fail(name_ + " was rejected: " + session_.rejected->message);
 }
@@ -69,6 +83,9 @@ void ClientProcess::take(actor::Channel, std::string_view, actor::Bytes message,
 void ClientProcess::check_chunk(const msg::Chunk& chunk) {
   Seen* seen = find(msg::to_uid(*chunk.uid()));
   if (seen == nullptr) return world_.fail(name_ + " got a piece of a request that it never started");
+  // Nothing was lost or asked for again, and the path keeps its order.
+  if (seen->done_on_wire && seen->asked == 1 && !world_.plan.client_faults && !world_.plan.router_faults)
+    return wrong(*seen, "a piece after the ending");
   const std::vector<TokenId>& right = seen->oracle->ids();
   const uint32_t count = chunk.ids() ? chunk.ids()->size() : 0;
   const uint32_t end = chunk.first_token() + count;
@@ -139,10 +156,20 @@ void ClientProcess::take_ending(Seen& seen, const client::Ending& ending, Nanos 
   world_.trace("{} sees the end of {}: {} {} after {} tokens: {}", name_, short_name(seen.planned->uid),
                client::name(ending.reason), ringmaster::name(ending.code), seen.ids.size(), ending.message);
   if (const std::string what = judge(seen, ending, now); !what.empty()) wrong(seen, what);
+  if (const std::string what = late(seen, now); !what.empty()) wrong(seen, what);
   seen.ending = ending;
 }
 
 // ---- judging an ending ----
+
+std::string ClientProcess::late(const Seen& seen, Nanos now) const {
+  if (world_.plan.any_faults() || read_pause_ > 0) return {};
+  const uint32_t deadline = seen.planned->request.deadline_ms;
+  const Nanos due = std::min(seen.cancelled_at.value_or(kNever),
+                             deadline == 0 ? kNever : seen.started_at + deadline * kMillisecond);
+  if (due == kNever || now <= due + kEndsWithin) return {};
+  return fmt::format("ended {} ms after it was cancelled or its deadline passed", (now - due) / kMillisecond);
+}
 
 std::string ClientProcess::judge(const Seen& seen, const client::Ending& ending, Nanos now) const {
   using client::FinishReason;
@@ -182,7 +209,8 @@ bool ClientProcess::excused(const Seen& seen, const client::Ending& ending, Nano
   switch (ending.reason) {
     case FinishReason::kCancelled:
       if (ending.code == Code::kUnavailable) return plan.router_faults;  // the cluster shuts down
-      return ending.code == Code::kCancelled && (seen.cancelled || plan.client_faults || plan.router_faults);
+      return ending.code == Code::kCancelled &&
+             (seen.cancelled_at || plan.client_faults || plan.router_faults);
     case FinishReason::kDeadline:
       return ending.code == Code::kDeadlineExceeded && asked.deadline_ms != 0 &&
              now >= seen.started_at + asked.deadline_ms * kMillisecond;

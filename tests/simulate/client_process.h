@@ -52,7 +52,9 @@ class ClientProcess final : public Process {
     const PlannedRequest* planned = nullptr;
     std::unique_ptr<Oracle> oracle;
     Nanos started_at = 0;
-    bool cancelled = false;
+    std::optional<Nanos> cancelled_at;
+    uint32_t asked = 0;         // Generates sent
+    bool done_on_wire = false;  // after the first of them
     bool accepted = false;
     std::vector<TokenId> ids;
     std::string text;
@@ -64,10 +66,12 @@ class ClientProcess final : public Process {
   Nanos turn(Nanos now) override;
 
   Status send(msg::Bytes bytes);
+  void tell(Uid uid, uint32_t tokens);
   void check_chunk(const msg::Chunk& chunk);
   void take_event(const client::Event& event, Nanos now);
   void take_piece(Seen& seen, const client::Piece& piece);
   void take_ending(Seen& seen, const client::Ending& ending, Nanos now);
+  std::string late(const Seen& seen, Nanos now) const;
   std::string judge(const Seen& seen, const client::Ending& ending, Nanos now) const;
   std::string judge_complete(const Seen& seen, const client::Ending& ending) const;
   bool excused(const Seen& seen, const client::Ending& ending, Nanos now) const;

@@ -110,7 +110,9 @@ void Cluster::connect_client(ClientState& client, const std::string& node) {
 void Cluster::start_process(const std::string& name) {
   if (find(name) != nullptr) return;
   const uint64_t life = ++lives_;
-  actor::Outbox& outbox = *outboxes_.at(name);
+  std::unique_ptr<MortalOutbox>& mortal = mortals_[name];
+  mortal = std::make_unique<MortalOutbox>(*outboxes_.at(name), name);
+  MortalOutbox& outbox = *mortal;
   world_.trace("{} starts (instance {})", name, life);
   std::unique_ptr<Process>& process = processes_[name];
   if (name == kRouter) {
@@ -185,6 +187,8 @@ void Cluster::strike(const Fault& fault) {
   world_.trace("fault: {} {}", name(fault.kind), fault.target);
   switch (fault.kind) {
     case Fault::Kind::kKill:
+      if (fault.in_turn > 0)
+        return mortals_[fault.target]->die_after(fault.in_turn, fault.length, fault.last_words);
       end_process(fault.target, fault.last_words);
       return restart_later(fault.target, fault.length);
     case Fault::Kind::kPause:
@@ -221,9 +225,10 @@ void Cluster::pause(const std::string& node, Nanos length) {
   const Process* process = find(node);
   const uint64_t life = process == nullptr ? 0 : process->life();
   world_.at(world_.now() + length, [this, node, life] {
-    const Process* now = find(node);
-    if (life != (now == nullptr ? 0 : now->life()) || paused_.erase(node) == 0) return;
+    const Process* stopped = find(node);
+    if (life != (stopped == nullptr ? 0 : stopped->life()) || paused_.erase(node) == 0) return;
     world_.trace("{} goes on", node);
+    if (Process* again = find(node)) again->interrupted = world_.random.percent(50);
     world_.net.resume(node);
   });
 }
@@ -232,13 +237,20 @@ void Cluster::pause(const std::string& node, Nanos length) {
 
 bool Cluster::step(Nanos limit) {
   const Nanos agenda = world_.next_on_agenda();
-  if (!world_.net.step(std::min(limit, agenda))) {
-    if (agenda > limit) {
-      world_.net.run_until(limit);
-      return false;
+  try {
+    if (!world_.net.step(std::min(limit, agenda))) {
+      if (agenda > limit) {
+        world_.net.run_until(limit);
+        return false;
+      }
+      world_.net.run_until(agenda);
+      world_.take_from_agenda()();
     }
-    world_.net.run_until(agenda);
-    world_.take_from_agenda()();
+  } catch (const Died& died) {
+    const MortalOutbox& mortal = *mortals_.at(died.name);
+    world_.trace("{} dies in the middle of a turn", died.name);
+    end_process(died.name, mortal.last_words());
+    restart_later(died.name, mortal.away());
   }
   notice_exits();
   answer_bells();

@@ -58,7 +58,8 @@ class Cluster {
   const Expectations expectations_;
   const tokenizer_worker::TinyTokenizer tokenizer_;
   std::map<std::string, actor::Outbox*> outboxes_;
-  std::map<std::string, std::unique_ptr<Process>> processes_;  // the living
+  std::map<std::string, std::unique_ptr<MortalOutbox>> mortals_;  // of the life that is, or was last
+  std::map<std::string, std::unique_ptr<Process>> processes_;     // the living
   std::vector<ClientState> clients_;
   std::set<std::string> paused_;
   std::vector<int> rules_;

@@ -8,7 +8,7 @@
 
 namespace ringmaster::simulate {
 
-GpuProcess::GpuProcess(World& world, std::string name, uint64_t life, actor::Outbox& outbox)
+GpuProcess::GpuProcess(World& world, std::string name, uint64_t life, MortalOutbox& outbox)
     : Process(world, std::move(name), life) {
   make_bell();
   int ends[2] = {-1, -1};
@@ -18,7 +18,8 @@ GpuProcess::GpuProcess(World& world, std::string name, uint64_t life, actor::Out
 
   const GpuWorkerConfig& config = world.plan.config.gpu_worker;
   device_ = std::make_unique<WatchedDevice>(
-      world, must(gpu_worker::make_fake_device(config, "", [&world] { return world.now(); })));
+      world, must(gpu_worker::make_fake_device(config, "", [&world] { return world.now(); })),
+      [&outbox] { outbox.act(); });
   auto slots =
       std::make_unique<Slots>(world, config.slots, world.plan.slot_sizes, life, *bell_, life_read_.get());
   slots_ = slots.get();

@@ -17,7 +17,7 @@ void draw_config(Plan& plan, Random& r) {
   ClusterConfig& c = plan.config;
   plan.tight = r.percent(25);
   c.router.max_live_requests = plan.tight ? r.count(2, 6) : 64;
-  c.router.credit_tokens = r.count(2, 32);
+  c.router.credit_tokens = r.percent(15) ? r.count(64, 160) : r.count(2, 32);  // the former fill rings
   c.router.client_lease = 3 * kSecond;
   c.router.worker_timeout = kSecond;
   c.tokenizer_worker.count = r.count(1, 3);
@@ -52,6 +52,10 @@ void draw_config(Plan& plan, Random& r) {
   plan.slot_sizes.command_bytes = r.percent(30) ? 4 << 10 : 32 << 10;
   plan.slot_sizes.prompt_bytes = r.percent(30) ? 4 << 10 : 32 << 10;
   plan.slot_sizes.token_bytes = r.percent(30) ? 4 << 10 : 32 << 10;
+  if (c.router.credit_tokens >= 64) {  // a tokenizer-worker that is stopped for a moment finds its ring full
+    plan.slot_sizes.token_bytes = 4 << 10;
+    g.fake.step_time = r.between(1, 3) * kMillisecond;
+  }
 }
 
 void draw_network(Plan& plan, Random& r) {
@@ -168,6 +172,7 @@ Fault draw_fault(const Plan& plan, Random& r) {
   }
   f.length = r.percent(70) ? r.between(10, 400) * kMillisecond : r.between(400, 3000) * kMillisecond;
   f.last_words = r.percent(50);
+  if (f.kind == Fault::Kind::kKill && r.percent(40)) f.in_turn = r.count(1, 12);
   return f;
 }
 
@@ -226,8 +231,9 @@ std::string describe(const Plan& p) {
       p.network.client_jitter / kMicrosecond, p.network.worker_jitter / kMicrosecond, p.network.drop_percent,
       p.network.duplicate_percent);
   for (const Fault& f : p.faults)
-    out += fmt::format("\n  {:10.6f} {} {} for {} ms", static_cast<double>(f.at - kStart) / kSecond,
-                       name(f.kind), f.target, f.length / kMillisecond);
+    out += fmt::format("\n  {:10.6f} {} {} for {} ms{}", static_cast<double>(f.at - kStart) / kSecond,
+                       name(f.kind), f.target, f.length / kMillisecond,
+                       f.in_turn == 0 ? "" : fmt::format(", at its act {}", f.in_turn));
   return out;
 }
 

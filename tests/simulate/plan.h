@@ -28,6 +28,8 @@ struct Fault {
   std::string target;  // process, or client number as text
   Nanos length = 0;
   bool last_words = false;  // kKill: messages that were on their way arrive
+  // kKill: in the middle of a turn, at this send or call of the device from then on; 0: between two turns.
+  uint32_t in_turn = 0;
 };
 
 // A fault in the cluster itself, put there to see that it is found (simulate_test.cc).

@@ -1,5 +1,7 @@
 #include "tests/simulate/process.h"
 
+#include <utility>
+
 #include "actor/loop.h"
 
 namespace ringmaster::simulate {
@@ -16,7 +18,7 @@ void Process::receive(actor::Channel channel, std::string_view peer, actor::Byte
 Nanos Process::run_timers(Nanos now) {
   // A turn of the loop takes all messages there are, up to LoopOptions::budget, before anything else; and one
   // that comes an instant later may still be of the same turn.
-  if (received_ > 0 && received_ < actor::LoopOptions{}.budget) {
+  if (!std::exchange(interrupted, false) && received_ > 0 && received_ < actor::LoopOptions{}.budget) {
     if (world_.net.message_waits(node())) return now;
     if (world_.random.percent(10)) return world_.soon();
   }

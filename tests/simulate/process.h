@@ -14,6 +14,40 @@
 
 namespace ringmaster::simulate {
 
+// Thrown out of a turn in the middle of which its process dies; nothing of that turn happens any more.
+struct Died {
+  std::string name;
+};
+
+// The outbox of one life of a process, and the place where it may die: after so many acts (messages sent,
+// calls of the device).
+class MortalOutbox final : public actor::Outbox {
+ public:
+  MortalOutbox(actor::Outbox& inner, std::string name) : inner_(inner), name_(std::move(name)) {}
+  actor::Sent send(actor::Channel channel, std::string_view peer, actor::Bytes message) override {
+    const actor::Sent sent = inner_.send(channel, peer, message);
+    act();
+    return sent;
+  }
+  void act() {
+    if (left_ > 0 && --left_ == 0) throw Died{name_};
+  }
+  void die_after(uint32_t acts, Nanos away, bool words) {
+    left_ = acts;
+    away_ = away;
+    last_words_ = words;
+  }
+  Nanos away() const { return away_; }
+  bool last_words() const { return last_words_; }
+
+ private:
+  actor::Outbox& inner_;
+  const std::string name_;
+  uint32_t left_ = 0;
+  Nanos away_ = 0;
+  bool last_words_ = false;
+};
+
 class Process : public actor::Actor {
  public:
   Process(World& world, std::string name, uint64_t life)
@@ -28,6 +62,8 @@ class Process : public actor::Actor {
   // Its doorbell has rung since the last turn began.
   bool rung() const { return bell_ && bell_->sequence() != seen_; }
   bool wake_planned = false;  // on the agenda already
+  // It was stopped within a turn, with messages unread: its timers run before it reads on.
+  bool interrupted = false;
 
   virtual const std::string& node() const { return name_; }  // in the network
   virtual std::optional<int> exit_code() const { return std::nullopt; }

@@ -34,7 +34,7 @@ class RouterProcess final : public Process {
 
 class GpuProcess final : public Process {
  public:
-  GpuProcess(World& world, std::string name, uint64_t life, actor::Outbox& outbox);
+  GpuProcess(World& world, std::string name, uint64_t life, MortalOutbox& outbox);
 
   std::optional<int> exit_code() const override { return worker_->finished(); }
   void drain(Nanos now) override { worker_->drain(now); }

@@ -2,7 +2,7 @@
 //
 // A run: the cluster starts, clients ask, faults strike; then the network is calm and every process runs
 // again, and every request must come to its one ending within a bound; then all lingers pass and nothing may
-// be left. Invariants are checked after every event. What a run cannot show: a death in the middle of a turn
+// be left. Invariants are checked after every event. What a run cannot show: a death inside a ring operation
 // (single-stepped kills of the rings are in tests/shm), and threads.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -7,6 +7,9 @@ namespace {
 
 namespace tw = tokenizer_worker;
 
+// Two hops of at most 25 ms each, and turns that come late.
+constexpr Nanos kAcknowledgedWithin = 500 * kMillisecond;
+
 tw::RequestLimits limits_of(const Plan& plan) {
   tw::RequestLimits limits;
   limits.context_length = plan.config.gpu_worker.context_length;
@@ -149,11 +152,18 @@ Status TokenizerProcess::check() const {
                                        counters_[never]));
   const uint32_t credit = world_.plan.config.router.credit_tokens;
   for (const Epoch epoch : requests_.table().epochs()) {
-    const tw::Output& output = requests_.table().find(epoch)->output;
+    const tw::Stream& stream = *requests_.table().find(epoch);
+    const tw::Output& output = stream.output;
     const uint32_t unacknowledged = output.next_token() - output.acknowledged().next_token;
     if (unacknowledged > credit)
       return expect(false, fmt::format("epoch {:x} has {} tokens that are not acknowledged, the credit is {}",
                                        epoch, unacknowledged, credit));
+    // Where nothing is lost, what a client has acknowledged gets here.
+    const World::Told told = world_.told(stream.uid);
+    if (!world_.plan.any_faults() && output.acknowledged().next_token < told.tokens &&
+        world_.now() > told.at + kAcknowledgedWithin)
+      return expect(false, fmt::format("epoch {:x} does not know of the acknowledgement of token {}", epoch,
+                                       told.tokens));
   }
   return ok_status();
 }

@@ -6,8 +6,9 @@ namespace ringmaster::simulate {
 
 using gpu_worker::StepPlan;
 
-WatchedDevice::WatchedDevice(World& world, std::unique_ptr<gpu_worker::Device> device)
-    : world_(world), device_(std::move(device)), opened_(device_->info().num_lanes) {}
+WatchedDevice::WatchedDevice(World& world, std::unique_ptr<gpu_worker::Device> device,
+                             std::function<void()> act)
+    : world_(world), device_(std::move(device)), act_(std::move(act)), opened_(device_->info().num_lanes) {}
 
 std::vector<WatchedDevice::Touch> WatchedDevice::touches(const StepPlan& plan) const {
   std::vector<Touch> all;
@@ -30,6 +31,7 @@ void WatchedDevice::compare(uint64_t step, const Touch& mine, const std::vector<
 }
 
 void WatchedDevice::submit(StepPlan plan) {
+  act_();
   for (const gpu_worker::LaneOpen& open : plan.opens) opened_[open.lane] = ++openings_;
   std::vector<Touch> mine = touches(plan);
   for (const Touch& touch : mine) {
@@ -44,7 +46,10 @@ void WatchedDevice::submit(StepPlan plan) {
 
 std::optional<gpu_worker::StepResult> WatchedDevice::retire(Nanos now) {
   auto result = device_->retire(now);
-  if (result) flights_.pop_front();
+  if (result) {
+    flights_.pop_front();
+    act_();
+  }
   return result;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -15,7 +16,9 @@ namespace ringmaster::simulate {
 
 class WatchedDevice final : public gpu_worker::Device {
  public:
-  WatchedDevice(World& world, std::unique_ptr<gpu_worker::Device> device);
+  // `act`: what every call does first.
+  WatchedDevice(
+      World& world, std::unique_ptr<gpu_worker::Device> device, std::function<void()> act = [] {});
 
   const gpu_worker::DeviceInfo& info() const override { return device_->info(); }
   void submit(gpu_worker::StepPlan plan) override;
@@ -35,6 +38,7 @@ class WatchedDevice final : public gpu_worker::Device {
 
   World& world_;
   std::unique_ptr<gpu_worker::Device> device_;
+  const std::function<void()> act_;
   std::vector<uint64_t> opened_;  // [lanes]
   uint64_t openings_ = 0;
   std::deque<std::vector<Touch>> flights_;

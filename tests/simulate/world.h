@@ -42,6 +42,19 @@ class World {
     return std::move(first.mapped());
   }
 
+  // ---- what clients have told the cluster ----
+  struct Told {
+    uint32_t tokens = 0;  // are here
+    Nanos at = 0;
+  };
+  void tell(Uid uid, uint32_t tokens) {
+    if (Told& told = told_[uid]; tokens > told.tokens) told = {tokens, now()};
+  }
+  Told told(Uid uid) const {
+    const auto found = told_.find(uid);
+    return found == told_.end() ? Told{} : found->second;
+  }
+
   // ---- what was found ----
   void fail(std::string what) {
     if (violation_.empty()) violation_ = std::move(what);
@@ -68,6 +81,7 @@ class World {
  private:
   std::map<std::pair<Nanos, uint64_t>, std::function<void()>> agenda_;
   uint64_t agenda_count_ = 0;
+  std::map<Uid, Told> told_;
   TraceSink sink_;
   std::string violation_;
   uint64_t digest_ = 0;
