@@ -156,13 +156,12 @@ void Router::from_worker(std::string_view peer, actor::Bytes bytes, Nanos now) {
   if (type == msg::RouterBody::Register) return on_register(peer, *message.body_as_Register(), now);
   if (type == msg::RouterBody::Heartbeat) return on_heartbeat(peer, *message.body_as_Heartbeat(), now);
 
-  // Only tokenizer-workers send the rest.
+  const WorkerPtr worker = registry_.find(peer);
   if (type == msg::RouterBody::Audited) {  // of one that is not known: its heartbeat will say so
     if (worker) audits_.answer(*worker, *message.body_as_Audited());
     return;
   }
   // Only tokenizer-workers send the rest.
-  const WorkerPtr worker = registry_.find(peer);
   if (!worker) return replies_.register_again(peer, msg::WorkerKind::tokenizer_worker);
   if (worker->is_gpu()) return reject_worker(peer, not_here(type, "gpu-workers"), now);
   worker->last_seen = now;
@@ -275,8 +274,8 @@ Nanos Router::run_timers(Nanos now) {
     life_.client_lost(std::string(client->route), /*unreachable=*/false, now);
   life_.run_due(now);
   queries_.run_due(now);
-  if (draining_ && now >= drain_until_) {
   audits_.run_due(now);
+  if (draining_ && now >= drain_until_) {
     drain_until_ = kNever;
     life_.end_all({msg::FinishReason::cancelled, Code::kUnavailable, "the cluster is shutting down"}, now);
   }
