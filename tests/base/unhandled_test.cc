@@ -23,7 +23,7 @@ TEST(UnhandledDeathTest, OutOfMemoryOnAnyThreadEndsTheProcessWithALineAndCodeOne
 
 TEST(UnhandledDeathTest, AThreadThatTheSystemRefusesIsNamedWithTheLimit) {
   const std::system_error refused(std::make_error_code(std::errc::resource_unavailable_try_again));
-  EXPECT_EXIT(throw_unhandled(refused), testing::ExitedWithCode(1), "no further thread .* ulimit -u");
+  EXPECT_EXIT(throw_unhandled(refused), testing::ExitedWithCode(1), "no further thread .*ulimit -u");
 }
 
 TEST(UnhandledDeathTest, WhatALibraryThrowsIsQuotedAndABugLeavesACore) {
