@@ -1,15 +1,16 @@
 // The main loop of a process: runs one actor until stop(). It waits on one thing (actor/waiter.h): on the
 // process's doorbell, which descriptors ring through FdBell, rings and mailboxes themselves; or, in a process
 // that nobody rings, on its descriptors. An idle loop sleeps.
+// SPDX-License-Identifier: Apache-2.0
 //
 //   int main(...) {
 //     if (auto ok = Loop::block_signals(); !ok) ...                   // before any thread exists
 //     auto bell = shm::Doorbell::create();
 //     auto transport = ZmqTransport::worker(config.worker_endpoint(), "tokenizer-worker.0");
-//     TokenizerWorker worker(**transport, ...);                       // the actor; sends through the
-//     transport auto loop = Loop::create(worker, **transport, *bell, {.spin = config.tokenizer_worker.spin});
+//     TokenizerWorker worker(**transport, ...);                       // the actor; sends through it
+//     auto loop = Loop::create(worker, **transport, *bell, {.spin = config.tokenizer_worker.spin});
 //     (*loop)->on_signal([&](int signal, Nanos now) { worker.drain(now); });
-//     (*loop)->watch(fd, [&](Nanos now) { ... });                     // SlotServer::watch_fds(), a pidfd ...
+//     (*loop)->watch(fd, [&](Nanos now) { ... });                     // a pidfd, SlotServer::watch_fds()
 //     (*loop)->add_source([&](Nanos now) { return worker.read_rings(now); });
 //     (*loop)->add_flush([&] { worker.commit_rings(); if (worker.drained()) (*loop)->stop(); });
 //     (*loop)->run();
@@ -18,7 +19,6 @@
 //
 // Order of a turn: transport, ready descriptors, sources, timers, flushes; then it sleeps if none had work.
 // Thread: one, which owns the doorbell. Only stop() may be called from others. Callbacks run inside run().
-// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>

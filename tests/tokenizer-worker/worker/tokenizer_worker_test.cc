@@ -1,11 +1,8 @@
-// The actor towards its router: registration, links, queries, drain; every message through the door.
+// The actor towards its router: registration, links, queries; every message through the door.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <deque>
-
-#include "tests/tokenizer-worker/worker/world.h"
-#include "tokenizer-worker/tokenizer_worker.h"
+#include "tests/tokenizer-worker/worker/worker_fixture.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {
@@ -14,103 +11,6 @@ using msg::FinishReason;
 using msg::TokenizerWorkerBody;
 using shm::RecordType;
 using ::testing::HasSubstr;
-
-class HandAttacher final : public Attacher {
- public:
-  bool attach(AttachJob job) override {
-    if (full) return false;
-    jobs.push_back(std::move(job));
-    return true;
-  }
-  std::optional<Attached> take() override {
-    if (results.empty()) return std::nullopt;
-    auto result = std::move(results.front());
-    results.pop_front();
-    return result;
-  }
-  bool full = false;
-  std::vector<AttachJob> jobs;
-  std::deque<Attached> results;
-};
-
-class Worker : public ::testing::Test {
- protected:
-  Worker() {
-    times.drain = 10 * kSecond;
-    worker.emplace(WorkerIdentity{"tokenizer-worker.0", 4711, 0xABC, "tiny", 5, kTinyVocabulary, 256, 64},
-                   times, w.requests, w.pool, w.links, attacher, w.outbox, w.counters);
-  }
-
-  template <typename Make>
-  void receive(TokenizerWorkerBody type, Make make) {
-    flatbuffers::FlatBufferBuilder b;
-    const auto body = make(b);
-    worker->receive(0, "", msg::seal<msg::TokenizerWorkerMessage>(b, type, body.Union()), w.now);
-  }
-  using Listed = std::vector<std::pair<std::string, uint64_t>>;
-  void gpu_workers(uint32_t incarnation, const Listed& listed) {
-    receive(TokenizerWorkerBody::GpuWorkers, [&](auto& b) {
-      std::vector<flatbuffers::Offset<msg::GpuWorker>> workers;
-      for (const auto& [name, instance] : listed)
-        workers.push_back(msg::CreateGpuWorkerDirect(b, name.c_str(), instance, ("/run/" + name).c_str()));
-      return msg::CreateGpuWorkersDirect(b, incarnation, &workers);
-    });
-  }
-  void assign(Epoch epoch, const std::string& text) {
-    receive(TokenizerWorkerBody::Assign, [&](auto& b) {
-      msg::AssignT assign;
-      assign.epoch = epoch;
-      assign.client = {'c'};
-      assign.gpu_worker = "gpu-worker.0";
-      assign.gpu_instance = 7;
-      assign.request = World::sealed(World::text_request(text));
-      return msg::CreateAssign(b, &assign);
-    });
-  }
-  void attached(FakeGpu& gpu, const std::string& name = "gpu-worker.0", uint64_t instance = 7) {
-    attacher.results.push_back({name, instance, gpu.take_end()});
-  }
-  // A turn of the loop.
-  void turn() {
-    while (w.pool.run_one()) {
-    }
-    worker->poll(w.now);
-    next_timer = worker->run_timers(w.now);
-    worker->flush(w.now);
-  }
-  void pass(Nanos time) {
-    w.now += time;
-    turn();
-  }
-  void registered_and_linked() {
-    turn();
-    gpu_workers(3, {{"gpu-worker.0", 7}});
-    attached(w.gpu);
-    turn();
-    w.outbox.clear();
-  }
-  template <typename Body>
-  std::vector<Body> sent(Body* (msg::RouterBodyUnion::*as)()) {
-    std::vector<Body> all;
-    for (auto& message : w.outbox.others)
-      if (auto* body = (message->body.*as)()) all.push_back(std::move(*body));
-    return all;
-  }
-  std::vector<msg::RegisterT> registers() { return sent<msg::RegisterT>(&msg::RouterBodyUnion::AsRegister); }
-  std::vector<msg::HeartbeatT> heartbeats() {
-    return sent<msg::HeartbeatT>(&msg::RouterBodyUnion::AsHeartbeat);
-  }
-  std::vector<msg::LinkedT> linked() { return sent<msg::LinkedT>(&msg::RouterBodyUnion::AsLinked); }
-  std::vector<msg::TokenizedT> tokenized() {
-    return sent<msg::TokenizedT>(&msg::RouterBodyUnion::AsTokenized);
-  }
-
-  World w{{.linked = false}};
-  WorkerTimes times;
-  HandAttacher attacher;
-  std::optional<TokenizerWorker> worker;
-  Nanos next_timer = 0;
-};
 
 TEST_F(Worker, RegistersUntilItIsAnswered) {
   turn();
@@ -462,66 +362,6 @@ TEST_F(Worker, MalformedMessagesAreCountedAndNothingElse) {
   EXPECT_EQ(w.counters[Counter::kMessagesMalformed], 4u);
   EXPECT_EQ(w.requests.live(), 1u);
   EXPECT_TRUE(w.outbox.ends.empty());
-}
-
-// ---- drain ----
-
-TEST_F(Worker, DrainFinishesWhatRuns) {
-  registered_and_linked();
-  assign(1, "x");
-  turn();
-  receive(TokenizerWorkerBody::Drain, [](auto& b) { return msg::CreateDrain(b); });
-  assign(2, "y");
-  turn();
-  EXPECT_EQ(w.outbox.done(2, "c").code, msg::Code::unavailable);
-  EXPECT_TRUE(linked().empty()) << "the pair still carries what runs";
-  EXPECT_FALSE(worker->drained());
-  w.gpu.say(1, 0, byte_ids("a"));
-  w.gpu.ended(1, FinishReason::length, 1);
-  turn();
-  EXPECT_EQ(w.outbox.done(1, "c").reason, FinishReason::length);
-  EXPECT_TRUE(worker->drained());
-}
-
-TEST_F(Worker, DrainWaitsUntilEverythingIsSent) {
-  registered_and_linked();
-  assign(1, "x");
-  turn();
-  worker->drain(w.now);
-  w.outbox.full = true;
-  w.gpu.ended(1, FinishReason::length, 0);
-  turn();
-  EXPECT_EQ(w.requests.live(), 0u);
-  EXPECT_FALSE(worker->drained());
-  w.outbox.full = false;
-  pass(10 * kMillisecond);
-  EXPECT_TRUE(worker->drained());
-}
-
-TEST_F(Worker, DrainHasALimit) {
-  registered_and_linked();
-  assign(1, "x");
-  turn();
-  worker->drain(w.now);
-  pass(10 * kSecond - 1);
-  EXPECT_FALSE(worker->drained());
-  pass(1);
-  EXPECT_TRUE(worker->drained());
-  EXPECT_EQ(w.outbox.done(1, "c").code, msg::Code::unavailable);
-  EXPECT_THAT(w.outbox.done(1, "c").message, HasSubstr("tokenizer-worker.0 was stopped"));
-}
-
-TEST_F(Worker, SecondDrainIsNow) {
-  registered_and_linked();
-  assign(1, "x");
-  turn();
-  w.gpu.commands();
-  worker->drain(w.now);
-  worker->drain(w.now);
-  turn();
-  EXPECT_TRUE(worker->drained());
-  EXPECT_EQ(w.outbox.done(1, "c").code, msg::Code::unavailable);
-  EXPECT_EQ(w.gpu.commands().at(0).type, RecordType::kCancel) << "the gpu-worker's slot is freed";
 }
 
 }  // namespace
