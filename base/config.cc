@@ -374,10 +374,17 @@ std::string model_cache_dir() {
 }
 
 Result<std::string> resolve_model(const std::string& model) {
+  // Only a file that is not there is missing; one that cannot be looked at has a reason of its own.
   std::error_code error;
+  const auto refuse = [&](const std::string& path, const std::string& missing) {
+    if (!error) return Error{Code::kNotFound, missing};
+    const bool denied = error == std::errc::permission_denied;
+    return Error{denied ? Code::kPermissionDenied : Code::kUnavailable,
+                 "the model file " + path + " cannot be looked at: " + error.message()};
+  };
   if (is_path(model)) {
     if (fs::exists(model, error)) return model;
-    return Error{Code::kNotFound, "the model file " + model + " does not exist"};
+    return refuse(model, "the model file " + model + " does not exist");
   }
   const KnownModel* known = find_known_model(model);
   if (known == nullptr) {
@@ -389,8 +396,8 @@ Result<std::string> resolve_model(const std::string& model) {
   }
   const std::string path = model_cache_dir() + "/" + std::string(known->file);
   if (fs::exists(path, error)) return path;
-  return Error{Code::kNotFound, "the model " + model + " is not in " + model_cache_dir() +
-                                    "; run `ringmaster pull " + model + "`"};
+  return refuse(path, "the model " + model + " is not in " + model_cache_dir() + "; run `ringmaster pull " +
+                          model + "`");
 }
 
 }  // namespace ringmaster

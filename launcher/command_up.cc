@@ -66,21 +66,26 @@ Status supervise(const ClusterConfig& config, const std::vector<ChildSpec>& chil
   if (!lock.ok()) return answer(lock.error()), lock.error();
   std::vector<std::string> sockets;
   if (config.router.endpoint.starts_with("ipc://")) sockets.push_back(config.router.endpoint.substr(6));
-  Status written = write_atomically(config.state_dir + "/cluster.yaml", to_yaml(config));
-  if (!written.ok()) return answer(written), written;
+  // What fails before there is a janitor leaves nothing behind either.
+  const auto refuse = [&](const Status& why) {
+    remove_runtime_files(config.state_dir, sockets);
+    return answer(why), why;
+  };
+  const Status written = write_atomically(config.state_dir + "/cluster.yaml", to_yaml(config));
+  if (!written.ok()) return refuse(written);
 
   std::vector<std::string> names = {"supervisor"};
   for (const ChildSpec& child : children) names.push_back(child.name);
   MergedOutput output(STDERR_FILENO, isatty(STDERR_FILENO) == 1, names);
   log::set_stderr_prefix(output.prefix("supervisor"));
   const Status opened = log::open("supervisor", config.log_file("supervisor"), config.log);
-  if (!opened.ok()) return answer(opened), opened;
+  if (!opened.ok()) return refuse(opened);
 
   SupervisorOptions options{.cluster = config.name,
                             .client_endpoint = config.client_endpoint(),
                             .worker_endpoint = config.worker_endpoint(),
                             .duties = {.state_dir = config.state_dir,
-                                       .sockets = std::move(sockets),
+                                       .sockets = sockets,
                                        .lock_fd = lock.value().get(),
                                        .log = config.log},
                             .limits = config.supervisor,

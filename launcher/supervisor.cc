@@ -82,7 +82,10 @@ Supervisor::Supervisor(SupervisorOptions options, std::vector<ChildSpec> specs, 
 
 Status Supervisor::run() {
   Status prepared = prepare();
-  if (!prepared.ok()) return prepared;
+  if (!prepared.ok()) {
+    (void)clean_up();
+    return prepared;
+  }
   start_stage();
   const auto anyone_alive = [&] {
     return std::any_of(children_.begin(), children_.end(), [](const Child& child) { return child.alive(); });

@@ -326,6 +326,10 @@ TEST(Config, ResolvesModels) {
   EXPECT_EQ(resolve_model("smollm2").value(), file);
   EXPECT_EQ(resolve_model(file).value(), file);
   EXPECT_THAT(resolve_model("/no/such.gguf").error().message, HasSubstr("/no/such.gguf does not exist"));
+  std::filesystem::create_symlink("loop.gguf", folder.path + "/loop.gguf");  // fails for root too
+  EXPECT_EQ(resolve_model(folder.path + "/loop.gguf").error().code, Code::kUnavailable);
+  EXPECT_THAT(resolve_model(folder.path + "/loop.gguf").error().message,
+              HasSubstr("cannot be looked at: Too many levels of symbolic links"));
   EXPECT_THAT(resolve_model("llama9").error().message, HasSubstr("one of: smollm2"));
 }
 
