@@ -1,5 +1,7 @@
 // `device: fake`: a device that plays a script, so that everything around a model can be tested and measured.
-// It holds no weights; its time is a timer (submit() notes when the step is due), never a busy loop.
+// It holds no weights; its time is a timer (submit() notes when the step is due), so that the machine's cores
+// are free for what is measured. Only the last 50 us of a step are spun: a sleeping core is fetched that
+// late.
 //
 // Mode hash: the KV memory is real (blocks, offsets), and holds at each position the hash of the context up
 // to there (base/context_hash.h). A row reads it THROUGH its block table and checks every position it attends
@@ -33,9 +35,9 @@ inline constexpr uint64_t kFakeKvBytesPerToken = 23'040;
 
 // With `model_path` the vocabulary, its silent ids and the context come from that GGUF (context: the smaller
 // of it and fake.context_length); without, fake.vocab_size must be set. config.context_length lowers the
-// context further, and so does a kv_memory that holds less. Errors: kInvalidArgument, kResourceExhausted (not one
-// block fits kv_memory), those of Gguf::open.
+// context further, and so does a kv_memory that holds less. Errors: kInvalidArgument, kResourceExhausted (not
+// one block fits kv_memory), those of Gguf::open. A clock of the caller's is never spun on.
 Result<std::unique_ptr<Device>> make_fake_device(const GpuWorkerConfig& config, const std::string& model_path,
-                                                 std::function<Nanos()> clock = monotonic_now);
+                                                 std::function<Nanos()> clock = nullptr);
 
 }  // namespace ringmaster::gpu_worker
