@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "schemas/codec.h"
@@ -40,22 +39,8 @@ void print(const client::Piece& piece, const AskOptions& options) {
   std::fflush(stdout);
 }
 
-// Checks before CLI11 converts, whose own complaints do not say what is allowed. `words` is shown in --help
-// too.
-CLI::Validator number(double min, double max, const std::string& words, bool whole = true) {
-  return CLI::Validator(
-      [=](std::string& text) -> std::string {
-        char* end = nullptr;
-        const double value = std::strtod(text.c_str(), &end);
-        const bool good = !text.empty() && *end == 0 && value >= min && value <= max &&
-                          (!whole || text.find_first_not_of("-0123456789") == std::string::npos);
-        return good ? "" : "'" + text + "' is not allowed; allowed: " + words;
-      },
-      words);
-}
-CLI::Validator real(double min, double max, const std::string& words) {
-  return number(min, max, words, false);
-}
+// Stands for the bound of what must be above 0: far below all that makes sense, and not 0 as a float.
+constexpr double kAboveZero = 1e-30;
 
 }  // namespace
 
@@ -77,43 +62,43 @@ std::shared_ptr<AskOptions> add_ask_options(CLI::App& command) {
   Sampling& s = request.sampling;
   options->max_tokens_option = command.add_option(
       "--max-tokens", options->max_tokens, "most output tokens (default: up to the end of the context)");
-  options->max_tokens_option->check(number(1, UINT32_MAX, "1 to 4294967295"));
+  options->max_tokens_option->check(whole_number(1, UINT32_MAX, "1 to 4294967295"));
   command.add_option("--temperature", s.temperature, "0 is greedy")
-      ->check(real(0, 1e30, "0 or more"))
+      ->check(real_number(0, 1e30, "0 or more"))
       ->capture_default_str();
   command.add_option("--top-k", s.top_k, "sample from the k most probable tokens; 0: off")
-      ->check(number(0, UINT32_MAX, "0 to 4294967295"))
+      ->check(whole_number(0, UINT32_MAX, "0 to 4294967295"))
       ->capture_default_str();
   command.add_option("--top-p", s.top_p, "sample from the smallest set with this probability")
-      ->check(real(0, 1, "0 to 1"))
+      ->check(real_number(kAboveZero, 1, "above 0, at most 1"))
       ->capture_default_str();
   command.add_option("--min-p", s.min_p, "drop tokens below this share of the best one's probability")
-      ->check(real(0, 1, "0 to 1"))
+      ->check(real_number(0, 1, "0 to 1"))
       ->capture_default_str();
   command.add_option("--repeat-penalty", s.repetition_penalty, "above 1: discourage tokens seen before")
-      ->check(real(0, 1e30, "0 or more"))
+      ->check(real_number(kAboveZero, 1e30, "above 0"))
       ->capture_default_str();
   command
       .add_option("--frequency-penalty", s.frequency_penalty, "discourage tokens by how often they were said")
-      ->check(real(-2, 2, "-2 to 2"))
+      ->check(real_number(-2, 2, "-2 to 2"))
       ->capture_default_str();
   command.add_option("--presence-penalty", s.presence_penalty, "discourage tokens that were said")
-      ->check(real(-2, 2, "-2 to 2"))
+      ->check(real_number(-2, 2, "-2 to 2"))
       ->capture_default_str();
   options->seed_option = command.add_option("--seed", options->seed, "of the sampling (default: drawn)");
-  options->seed_option->check(number(0, 18446744073709551615.0, "0 to 18446744073709551615"));
+  options->seed_option->check(whole_number(0, 18446744073709551615.0, "0 to 18446744073709551615"));
   options->logprobs_option =
       command.add_option("--logprobs", options->logprobs, "log-probabilities with the N best (with --json)")
-          ->check(number(0, kMaxTopLogprobs, "0 to " + std::to_string(kMaxTopLogprobs)));
+          ->check(whole_number(0, kMaxTopLogprobs, "0 to " + std::to_string(kMaxTopLogprobs)));
   command.add_option("--stop", request.stop, "end before this text; may be given several times")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   command.add_flag("--ignore-eos", request.ignore_eos, "go on after the model's end tokens");
   command.add_option("--priority", request.priority, "higher runs first")
-      ->check(number(-128, 127, "-128 to 127"))
+      ->check(whole_number(-128, 127, "-128 to 127"))
       ->default_str("0");  // CLI11 would show the byte as a character
   command.add_option("--deadline-ms", request.deadline_ms, "end after this time; 0: none")
-      ->check(number(0, UINT32_MAX, "0 to 4294967295"))
+      ->check(whole_number(0, UINT32_MAX, "0 to 4294967295"))
       ->capture_default_str();
   command.add_flag("--json", options->json, "print one JSON object when the answer is whole");
   command.add_flag("--ids", options->ids, "print token ids instead of text");

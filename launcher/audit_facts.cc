@@ -2,13 +2,13 @@
 
 #include <charconv>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
+
+#include "launcher/read_file.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -16,11 +16,6 @@ namespace {
 // The router answers within its own limit of 500 ms (router/audit.h); more is silence.
 constexpr Nanos kAnswerLimit = 900 * kMillisecond;
 constexpr Nanos kAskAgain = 30 * kMillisecond;
-
-std::string slurp(const std::string& path) {
-  std::ifstream in(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 std::string path_of(const std::string& endpoint) {
   constexpr std::string_view kIpc = "ipc://";
@@ -81,7 +76,7 @@ void for_each_entry(const std::string& folder, Visit visit) {
 
 // Memory files in /proc/PID/maps, each once: address perms offset dev inode path.
 void count_mappings(ProcessFacts& process) {
-  std::istringstream lines(slurp("/proc/" + std::to_string(process.pid) + "/maps"));
+  std::istringstream lines(read_file("/proc/" + std::to_string(process.pid) + "/maps"));
   std::set<std::string> slots, bells;
   for (std::string line; std::getline(lines, line);) {
     const size_t name = line.find("/memfd:ringmaster.");
@@ -131,7 +126,7 @@ ProcessFacts read_process(const std::string& name, pid_t pid, const std::string&
   ProcessFacts out{.name = name, .pid = pid, .state = state};
   if (pid <= 0) return out;
   const std::string proc = "/proc/" + std::to_string(pid);
-  const std::string stat = slurp(proc + "/stat");
+  const std::string stat = read_file(proc + "/stat");
   const size_t end = stat.rfind(')');  // "pid (name) state": the name may hold anything
   if (end == std::string::npos || end + 2 >= stat.size() || stat[end + 2] == 'Z') return out;
   out.alive = true;
@@ -147,7 +142,7 @@ ProcessFacts read_process(const std::string& name, pid_t pid, const std::string&
 }
 
 Result<std::vector<ProcessFacts>> read_former_audit(const std::string& path) {
-  const std::string text = slurp(path);
+  const std::string text = read_file(path);
   if (text.empty()) return Error{Code::kNotFound, path + " cannot be read, or is empty"};
   try {
     std::vector<ProcessFacts> out;
@@ -174,7 +169,7 @@ AuditSnapshot take_snapshot(client::Client& client, const ClusterConfig& config,
     out.books = std::move(books).value();
   else
     out.no_books = std::string(name(books.error().code)) + ": " + books.error().message;
-  const auto sockets = parse_unix_sockets(slurp("/proc/net/unix"));
+  const auto sockets = parse_unix_sockets(read_file("/proc/net/unix"));
   out.processes.push_back(read_process("supervisor", record.pid, record.state, endpoints, sockets));
   for (const ChildRecord& child : record.children)
     out.processes.push_back(read_process(child.name, child.pid, child.state, endpoints, sockets));

@@ -260,7 +260,7 @@ void add_audit(CLI::App& app, Exit& exit) {
           "first wait up to SECONDS until no request is live and every process is ready; one that is "
           "live afterwards is a finding")
       ->type_name("SECONDS")
-      ->check(CLI::Range(0.0, 3600.0));
+      ->check(real_number(0, 3600, "0 to 3600"));
   command
       ->add_option(
           "--since", options->since,

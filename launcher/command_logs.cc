@@ -32,6 +32,12 @@ void print_last(LogReader& reader, const LogsOptions& options) {
   for (const LogLine& line : lines) print(line, options.json);
 }
 
+std::string names(const LogReader& reader) {
+  std::string out;
+  for (const std::string& process : reader.processes()) out += (out.empty() ? "" : ", ") + process;
+  return out.empty() ? "none" : out;
+}
+
 // Until the reader of our output goes away or the user interrupts.
 void follow(LogReader& reader, const std::string& folder, bool json) {
   const UniqueFd watch(inotify_init1(IN_CLOEXEC | IN_NONBLOCK));
@@ -59,9 +65,9 @@ void logs(const ClusterChoice& choice, const LogsOptions& options, Exit& exit) {
   const std::string folder = config.value().state_dir + "/logs";
   LogReader reader(folder, options.process);
   if (reader.streams() == 0 && !options.follow)
-    return fail(exit, options.process.empty()
-                          ? "there are no logs in " + folder
-                          : "no process '" + options.process + "' has logged in " + folder);
+    return fail(exit, options.process.empty() ? "there are no logs in " + folder
+                                              : "no process '" + options.process + "' has logged in " +
+                                                    folder + "; there are: " + names(LogReader(folder, "")));
   if (options.last) print_last(reader, options);
   while (auto line = reader.next())
     if (!print(*line, options.json)) return;
@@ -78,7 +84,7 @@ void add_logs(CLI::App& app, Exit& exit) {
                       "only this process or kind: router, gpu-worker, gpu-worker.0");
   command->add_flag("-f,--follow", options->follow, "go on as lines are written");
   command->add_option("-n,--last", options->last, "only the last N lines")
-      ->check(CLI::Range(1, INT32_MAX))
+      ->check(whole_number(1, INT32_MAX, "1 to 2147483647"))
       ->type_name("N");
   command->add_flag("--json", options->json, "print the JSON lines as they are");
   command->callback([choice, options, &exit] { logs(*choice, *options, exit); });

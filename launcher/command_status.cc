@@ -104,19 +104,23 @@ void print_text(const SupervisorRecord& record, const ClusterConfig& config,
   }
 }
 
-void not_running(const std::string& name, bool json, Exit& exit) {
-  if (!json) return fail(exit, "cluster '" + name + "' is not running", ExitCode::kNotRunning);
-  std::printf("%s\n", Json({{"name", name}, {"running", false}}).dump().c_str());
+void not_running(const ClusterConfig& config, bool json, Exit& exit) {
+  if (!json)
+    return fail(exit,
+                "cluster '" + config.name + "' is not running (looked in " + config.state_dir +
+                    "); start it with `ringmaster up`",
+                ExitCode::kNotRunning);
+  std::printf("%s\n", Json({{"name", config.name}, {"running", false}}).dump().c_str());
   exit.code = ExitCode::kNotRunning;
 }
 
 void status(const ClusterChoice& choice, bool json, Exit& exit) {
   const Result<ClusterConfig> chosen = chosen_config(choice);
   if (!chosen.ok()) return fail(exit, chosen.error());
-  if (!state_dir_is_locked(chosen.value().state_dir)) return not_running(chosen.value().name, json, exit);
+  if (!state_dir_is_locked(chosen.value().state_dir)) return not_running(chosen.value(), json, exit);
   const Result<SupervisorRecord> record = read_record(chosen.value().state_dir);
   if (!record.ok()) {
-    if (record.error().code == Code::kNotFound) return not_running(chosen.value().name, json, exit);
+    if (record.error().code == Code::kNotFound) return not_running(chosen.value(), json, exit);
     return fail(exit, record.error().message);
   }
   const Result<client::ClusterStatus> service = ask_router(record.value().client_endpoint);

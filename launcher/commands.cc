@@ -1,6 +1,7 @@
 #include "launcher/commands.h"
 
 #include <cstdio>
+#include <cstdlib>
 
 namespace ringmaster::launcher {
 
@@ -27,12 +28,44 @@ ExitCode exit_code(Code code) {
   }
 }
 
+namespace {
+
+CLI::Validator checked(double min, double max, const std::string& words, bool whole) {
+  return CLI::Validator(
+      [=](std::string& text) -> std::string {
+        char* end = nullptr;
+        const double value = std::strtod(text.c_str(), &end);
+        const bool good = !text.empty() && *end == 0 && value >= min && value <= max &&
+                          (!whole || text.find_first_not_of("-0123456789") == std::string::npos);
+        return good ? "" : "'" + text + "' is not allowed; allowed: " + words;
+      },
+      words);
+}
+
+// An empty word is a shell variable that was not set: it must not stand for the default cluster, which `down`
+// would end.
+std::string not_empty(const std::string& word) {
+  return word.empty() ? "'' is not allowed; leave the option out for the default cluster" : "";
+}
+
+}  // namespace
+
+CLI::Validator whole_number(double min, double max, const std::string& words) {
+  return checked(min, max, words, true);
+}
+
+CLI::Validator real_number(double min, double max, const std::string& words) {
+  return checked(min, max, words, false);
+}
+
 std::shared_ptr<ClusterChoice> add_cluster_options(CLI::App& command) {
   auto choice = std::make_shared<ClusterChoice>();
-  CLI::Option* file =
-      command.add_option("-c,--config", choice->file, "cluster.yaml of the cluster")->type_name("FILE");
+  CLI::Option* file = command.add_option("-c,--config", choice->file, "cluster.yaml of the cluster")
+                          ->type_name("FILE")
+                          ->check(not_empty);
   command.add_option("--name", choice->name, "name of a cluster with the built-in configuration")
       ->type_name("NAME")
+      ->check(not_empty)
       ->excludes(file);
   return choice;
 }

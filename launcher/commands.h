@@ -52,6 +52,11 @@ struct ClusterChoice {
 // Adds both options to `command`; the values are there when its callback runs.
 std::shared_ptr<ClusterChoice> add_cluster_options(CLI::App& command);
 
+// For an option's check(): comes before CLI11 converts, whose own complaints do not say what is allowed.
+// `words` name the range, in --help too.
+CLI::Validator whole_number(double min, double max, const std::string& words);
+CLI::Validator real_number(double min, double max, const std::string& words);
+
 // The configuration that the choice stands for, as `up` would start it.
 Result<ClusterConfig> chosen_config(const ClusterChoice& choice);
 // The same for a cluster that was started: what its STATE/cluster.yaml says, which it keeps after its end.

@@ -167,6 +167,12 @@ void LogReader::find_streams() {
   }
 }
 
+std::vector<std::string> LogReader::processes() const {
+  std::vector<std::string> out;
+  for (const Head& head : heads_) out.push_back(head.stream.process());
+  return out;
+}
+
 std::optional<LogLine> LogReader::next() {
   Head* first = nullptr;
   for (Head& head : heads_) {

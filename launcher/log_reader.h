@@ -54,6 +54,7 @@ class LogReader {
   // Looks for processes that began to log since; call now and then when following.
   void find_streams();
   size_t streams() const { return heads_.size(); }
+  std::vector<std::string> processes() const;
   // The oldest of the lines that are there.
   std::optional<LogLine> next();
 

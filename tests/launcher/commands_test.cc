@@ -108,7 +108,8 @@ TEST_F(CommandsTest, WrongArgumentsAreUsageErrors) {
 TEST_F(CommandsTest, CommandsSayThatNothingRuns) {
   const Outcome status = run("status -c " + config());
   EXPECT_EQ(status.code, 3);
-  EXPECT_EQ(status.err, "ringmaster: cluster 'lab' is not running\n");
+  EXPECT_EQ(status.err, "ringmaster: cluster 'lab' is not running (looked in " + state() +
+                            "); start it with `ringmaster up`\n");
   const Outcome json = run("status --json -c " + config());
   EXPECT_EQ(json.code, 3);
   EXPECT_EQ(json.out, "{\"name\":\"lab\",\"running\":false}\n");
@@ -158,7 +159,11 @@ TEST_F(CommandsTest, LogsStayReadableAfterTheEnd) {
   EXPECT_EQ(std::count(last.begin(), last.end(), '\n'), 2);
   const Outcome unknown = run("logs gpu-worker.7 -c " + config());
   EXPECT_EQ(unknown.code, 1);
-  EXPECT_THAT(unknown.err, HasSubstr("no process 'gpu-worker.7' has logged in " + state() + "/logs"));
+  EXPECT_THAT(
+      unknown.err,
+      HasSubstr(
+          "no process 'gpu-worker.7' has logged in " + state() +
+          "/logs; there are: gpu-worker.0, router, supervisor, tokenizer-worker.0, tokenizer-worker.1\n"));
 }
 
 TEST_F(CommandsTest, DetachedUpReportsAFailedStartWithTheLastLines) {
@@ -185,12 +190,20 @@ TEST_F(CommandsTest, UpInsistsThatTheRouterServesAndLeavesNothingOtherwise) {
 TEST_F(CommandsTest, ValuesOutOfRangeNameTheRange) {
   for (const auto& [words, range] : std::vector<std::pair<std::string, std::string>>{
            {"generate -p hi --temperature warm", "'warm' is not allowed; allowed: 0 or more"},
-           {"generate -p hi --top-p 1.5", "'1.5' is not allowed; allowed: 0 to 1"},
+           {"generate -p hi --top-p 1.5", "'1.5' is not allowed; allowed: above 0, at most 1"},
+           {"generate -p hi --top-p 0", "'0' is not allowed; allowed: above 0, at most 1"},
+           {"generate -p hi --min-p -0.5", "'-0.5' is not allowed; allowed: 0 to 1"},
+           {"generate -p hi --repeat-penalty 0", "'0' is not allowed; allowed: above 0"},
            {"generate -p hi --presence-penalty 3", "'3' is not allowed; allowed: -2 to 2"},
            {"generate -p hi --priority 200", "'200' is not allowed; allowed: -128 to 127"},
            {"generate -p hi --max-tokens 0", "'0' is not allowed; allowed: 1 to 4294967295"},
            {"generate -p hi --logprobs 21", "'21' is not allowed; allowed: 0 to 20"},
-           {"logs -n many", "many not in range"}}) {
+           {"logs -n many", "'many' is not allowed; allowed: 1 to 2147483647"},
+           {"audit --wait-idle nan", "'nan' is not allowed; allowed: 0 to 3600"},
+           {"audit --wait-idle 5s", "'5s' is not allowed; allowed: 0 to 3600"},
+           // An unset shell variable must not mean the default cluster.
+           {"down --name ''", "--name: '' is not allowed; leave the option out for the default cluster"},
+           {"down -c ''", "--config: '' is not allowed"}}) {
     const Outcome outcome = run(words);
     EXPECT_EQ(outcome.code, 2) << words;
     EXPECT_THAT(outcome.err, HasSubstr(range));
