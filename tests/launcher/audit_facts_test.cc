@@ -16,7 +16,6 @@ TEST(AuditFacts, AFormerAuditIsReadOrRefusedByName) {
   EXPECT_EQ(read_former_audit(path + ".none").error().code, Code::kNotFound);
   // Can be opened, but not read: as /proc/PID/maps of a process that ends meanwhile.
   EXPECT_EQ(read_former_audit(testing::TempDir()).error().code, Code::kNotFound);
-  EXPECT_EQ(read_former_audit(testing::TempDir()).error().code, Code::kNotFound);
   std::ofstream(path) << R"({"processes": [{"name": "router", "threads": 4}]})";
   const auto refused = read_former_audit(path);
   ASSERT_FALSE(refused.ok());
