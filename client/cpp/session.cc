@@ -48,6 +48,7 @@ Status Session::start(Uid uid, Request request, Nanos now) {
 }
 
 Status Session::cancel(Uid uid) {
+  if (const auto found = streams_.find(uid); found != streams_.end()) found->second.cancelled = true;
   return send_(wire::cancel(builder_, uid));
 }
 
@@ -181,6 +182,8 @@ void Session::on_done(const msg::Done& done, Nanos now) {
   if (stream.next_token() < out.usage.output_tokens) {
     // The ending overtook or replaced pieces that were lost; the cluster keeps them until they are
     // acknowledged.
+    if (stream.ask_at != kNever)
+      return;  // and will be asked for: a second copy of the ending says nothing new
     const bool whole = out.reason == FinishReason::kStop || out.reason == FinishReason::kLength;
     if (++stream.gaps <= (whole ? kMostGaps : kMostGapsAfterFailure)) {
       stream.heard_at = now;
@@ -241,6 +244,8 @@ void Session::resume(Uid uid, StreamState& stream, Nanos now) {
   stream.acked_token = stream.next_token();
   stream.acked_text = stream.text_offset;
   (void)send_(wire::generate(builder_, uid, stream.request, stream.ids, stream.text_offset));
+  // A router that died may have taken the cancel with it.
+  if (stream.cancelled) (void)send_(wire::cancel(builder_, uid));
 }
 
 void Session::acknowledge(Nanos now) {

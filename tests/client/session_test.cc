@@ -183,6 +183,27 @@ TEST_F(SessionTest, AFailureWhoseTokensAreGoneIsReportedAsItIs) {
   EXPECT_EQ(ending.code, Code::kWorkerLost);
 }
 
+// A piece is lost right after a resume, when asking again is not allowed yet, and the ending arrives more
+// than once.
+TEST_F(SessionTest, CopiesOfAnEndingAreOneReasonToAsk) {
+  accepted();
+  piece(0, {5}, 0, "a");
+  while (session.take_event()) {
+  }
+  pass(1100 * kMillisecond);
+  EXPECT_EQ(generates(), 1u);
+  accepted(1);
+  for (int copy = 0; copy < 5; ++copy) done(msg::FinishReason::length, msg::Code::ok, 3);
+  EXPECT_FALSE(session.has_events());
+  pass(250 * kMillisecond);
+  EXPECT_EQ(generates(), 1u);
+  accepted(1);
+  piece(1, {6, 7}, 1, "bc");
+  done(msg::FinishReason::length, msg::Code::ok, 3);
+  EXPECT_EQ(std::get<Piece>(session.take_event()->what).ids, (std::vector<TokenId>{6, 7}));
+  EXPECT_EQ(std::get<Ending>(session.take_event()->what).reason, FinishReason::kLength);
+}
+
 TEST_F(SessionTest, AGapSoonAfterAnotherIsAskedForWhenItIsAllowed) {
   accepted();
   take_sent();
