@@ -14,6 +14,7 @@ namespace ringmaster::client {
 struct StreamState {
   Request request;           // kept to be sent again on a resume
   bool accepted = false;     // once
+  bool cancelled = false;    // by the caller
   bool answered = false;     // the last Generate, by an Accepted: until then nothing is taken
   std::vector<TokenId> ids;  // received so far; a resume carries them
   uint64_t text_offset = 0;

@@ -161,6 +161,18 @@ TEST_F(SessionTest, WhatIsOfBeforeAResumeIsNotTaken) {
   EXPECT_TRUE(session.has_events());
 }
 
+// The router that was told has died.
+TEST_F(SessionTest, ACancelledRequestThatIsAskedForAgainIsCancelledAgain) {
+  accepted();
+  ASSERT_TRUE(session.cancel(kUid).ok());
+  take_sent();
+  pass(1100 * kMillisecond);
+  const auto told = take_sent();
+  ASSERT_GE(told.size(), 2u);
+  EXPECT_NE(told[told.size() - 2]->body.AsGenerate(), nullptr);
+  EXPECT_NE(told.back()->body.AsCancel(), nullptr);
+}
+
 TEST_F(SessionTest, ARequestThatNobodyWaitsForIsCancelled) {
   accepted();
   done(msg::FinishReason::length, msg::Code::ok, 0);
