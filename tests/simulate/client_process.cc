@@ -31,20 +31,21 @@ void ClientProcess::start(const PlannedRequest& planned, Nanos now) {
   seen.started_at = now;
   world_.trace("{} starts {}: {} prompt tokens, then {}", name_, short_name(planned.uid),
                seen.oracle->prompt_tokens(), seen.oracle->ids().size());
-  (void)session_.start(planned.uid, planned.request, now);
+  as_process([&] { (void)session_.start(planned.uid, planned.request, now); });
 }
 
 void ClientProcess::cancel(Uid uid) {
   Seen* seen = find(uid);
   if (seen == nullptr || seen->ending) return;
   seen->cancelled_at = world_.now();
-  (void)session_.cancel(uid);
+  as_process([&] { (void)session_.cancel(uid); });
 }
 
 // ---- messages ----
 
 // Notes what the cluster is told: it may have so many tokens more under way as the credit says.
 Status ClientProcess::send(msg::Bytes bytes) {
+  const Runs outside(false);
   if (outbox_ == nullptr) return ok_status();  // lost, as in a socket whose peer is gone
   const auto message = msg::open<msg::RouterMessage>(bytes);
   if (!message) {
@@ -68,6 +69,13 @@ void ClientProcess::tell(Uid uid, uint32_t tokens) {
 }
 
 void ClientProcess::take(actor::Channel, std::string_view, actor::Bytes message, Nanos now) {
+  check_message(message);
+  session_.receive(message, now);
+  if (session_.rejected) world_.fail(name_ + " was rejected: " + session_.rejected->message);
+}
+
+void ClientProcess::check_message(actor::Bytes message) {
+  const Runs outside(false);
   const auto opened = msg::open<msg::ClientMessage>(message);
   if (!opened) return world_.fail(name_ + " got what cannot be read: " + opened.error().message);
   if (const auto* stream = (*opened)->body_as_Stream(); stream && stream->chunks())
@@ -75,8 +83,6 @@ void ClientProcess::take(actor::Channel, std::string_view, actor::Bytes message,
   if (const auto* stream = (*opened)->body_as_Stream(); stream && stream->ends())
     for (const msg::Done* done : *stream->ends())
       if (Seen* seen = find(msg::to_uid(*done->uid()))) seen->done_on_wire = seen->asked == 1;
-  session_.receive(message, now);
-  if (session_.rejected) world_.fail(name_ + " was rejected: " + session_.rejected->message);
 }
 
 // Whatever comes over the wire, repeated or late, belongs where it says.
@@ -120,6 +126,7 @@ Nanos ClientProcess::turn(Nanos now) {
 }
 
 void ClientProcess::take_event(const client::Event& event, Nanos now) {
+  const Runs outside(false);
   Seen* seen = find(event.uid);
   if (seen == nullptr) return world_.fail(name_ + ": an event of a request that was never started");
   if (seen->ending) return wrong(*seen, "an event after the ending");
@@ -217,6 +224,7 @@ bool ClientProcess::excused(const Seen& seen, const client::Ending& ending, Nano
     case FinishReason::kRefused:
       if (ending.code == Code::kContextLengthExceeded) return !seen.oracle->fits();
       if (ending.code == Code::kOverloaded) return plan.tight || plan.any_faults();
+      if (ending.code == Code::kResourceExhausted) return plan.memory_fails;
       return ending.code == Code::kUnavailable && (workers || plan.router_faults);
     case FinishReason::kError:
       if (ending.code == Code::kWorkerLost) return workers && expectations_.worker_death_may_end_requests;

@@ -67,6 +67,7 @@ class ClientProcess final : public Process {
 
   Status send(msg::Bytes bytes);
   void tell(Uid uid, uint32_t tokens);
+  void check_message(actor::Bytes message);
   void check_chunk(const msg::Chunk& chunk);
   void take_event(const client::Event& event, Nanos now);
   void take_piece(Seen& seen, const client::Piece& piece);

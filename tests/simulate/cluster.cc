@@ -112,19 +112,24 @@ void Cluster::start_process(const std::string& name) {
   const uint64_t life = ++lives_;
   std::unique_ptr<MortalOutbox>& mortal = mortals_[name];
   mortal = std::make_unique<MortalOutbox>(*outboxes_.at(name), name);
-  MortalOutbox& outbox = *mortal;
   world_.trace("{} starts (instance {})", name, life);
-  std::unique_ptr<Process>& process = processes_[name];
-  if (name == kRouter) {
-    process = std::make_unique<RouterProcess>(world_, life, ++incarnation_, outbox);
-  } else if (is_gpu(name)) {
-    process = std::make_unique<GpuProcess>(world_, name, life, outbox);
-  } else {
-    process =
-        std::make_unique<TokenizerProcess>(world_, name, life, outbox, tokenizer_,
-                                           [this](const std::string& socket) { return find_gpu(socket); });
+  try {
+    processes_[name] = make_process(name, life);
+  } catch (const std::bad_alloc&) {
+    world_.trace("{} dies at its start", name);
+    processes_.erase(name);
+    return restart_later(name, 10 * kMillisecond);
   }
-  if (!world_.failed()) world_.net.attach(name, *process);
+  if (!world_.failed()) world_.net.attach(name, *processes_[name]);
+}
+
+std::unique_ptr<Process> Cluster::make_process(const std::string& name, uint64_t life) {
+  MortalOutbox& outbox = *mortals_.at(name);
+  const Runs inside(true);
+  if (name == kRouter) return std::make_unique<RouterProcess>(world_, life, ++incarnation_, outbox);
+  if (is_gpu(name)) return std::make_unique<GpuProcess>(world_, name, life, outbox);
+  return std::make_unique<TokenizerProcess>(world_, name, life, outbox, tokenizer_,
+                                            [this](const std::string& socket) { return find_gpu(socket); });
 }
 
 // What the kernel does when a process ends: its connections close, and those who hold its pidfd hear of it.
@@ -247,14 +252,24 @@ bool Cluster::step(Nanos limit) {
       world_.take_from_agenda()();
     }
   } catch (const Died& died) {
-    const MortalOutbox& mortal = *mortals_.at(died.name);
-    world_.trace("{} dies in the middle of a turn", died.name);
-    end_process(died.name, mortal.last_words());
-    restart_later(died.name, mortal.away());
+    died_in_turn(died.name);
   }
   notice_exits();
   answer_bells();
   return true;
+}
+
+void Cluster::died_in_turn(const std::string& name) {
+  world_.trace("{} dies in the middle of a turn", name);
+  const auto client = std::find_if(clients_.begin(), clients_.end(),
+                                   [&](const ClientState& c) { return c.process->name() == name; });
+  if (client != clients_.end()) {
+    const auto index = client - clients_.begin();
+    return strike_client({.kind = Fault::Kind::kVanish, .target = std::to_string(index)});
+  }
+  const MortalOutbox& mortal = *mortals_.at(name);
+  end_process(name, mortal.last_words());
+  restart_later(name, mortal.away());
 }
 
 void Cluster::notice_exits() {

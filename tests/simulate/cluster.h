@@ -38,6 +38,8 @@ class Cluster {
   };
 
   void start_process(const std::string& name);
+  std::unique_ptr<Process> make_process(const std::string& name, uint64_t life);
+  void died_in_turn(const std::string& name);
   void end_process(const std::string& name, bool last_words);
   void restart_later(const std::string& name, Nanos after);
   Process* find(const std::string& name) const;

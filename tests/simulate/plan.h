@@ -75,7 +75,8 @@ struct Plan {
 
   // Which endings other than the asked-for ones may happen at all.
   bool worker_faults = false, router_faults = false, client_faults = false, device_fails = false;
-  bool tight = false;  // queues and limits small enough to refuse
+  bool memory_fails = false;  // an allocation of one process, once
+  bool tight = false;         // queues and limits small enough to refuse
 
   bool any_faults() const { return worker_faults || router_faults || client_faults || device_fails; }
 };

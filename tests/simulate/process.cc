@@ -11,7 +11,7 @@ void Process::receive(actor::Channel channel, std::string_view peer, actor::Byte
   world_.digest(message);
   if (world_.tracing())
     world_.trace("{} <- {}: {}", name_, peer.empty() ? "router" : peer, describe_message(name_, message));
-  take(channel, peer, message, now);
+  as_process([&] { take(channel, peer, message, now); });
   ++received_;
 }
 
@@ -27,7 +27,7 @@ Nanos Process::run_timers(Nanos now) {
   if (bell_) seen_ = bell_->sequence();
   wake_planned = false;
   world_.digest(static_cast<uint64_t>(now));
-  const Nanos next = turn(now);
+  const Nanos next = as_process([&] { return turn(now); });
   if (const auto books = check(); !books) world_.fail(name_ + ": " + books.error().message);
   return next;
 }

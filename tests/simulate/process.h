@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <new>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -10,6 +11,7 @@
 #include "actor/actor.h"
 #include "base/status.h"
 #include "shm/doorbell.h"
+#include "tests/simulate/allocations.h"
 #include "tests/simulate/world.h"
 
 namespace ringmaster::simulate {
@@ -25,6 +27,7 @@ class MortalOutbox final : public actor::Outbox {
  public:
   MortalOutbox(actor::Outbox& inner, std::string name) : inner_(inner), name_(std::move(name)) {}
   actor::Sent send(actor::Channel channel, std::string_view peer, actor::Bytes message) override {
+    const Runs outside(false);
     const actor::Sent sent = inner_.send(channel, peer, message);
     act();
     return sent;
@@ -80,6 +83,17 @@ class Process : public actor::Actor {
   virtual Nanos turn(Nanos now) = 0;
 
   void make_bell();
+  // Code of the cluster, called outside of a turn. Out of memory it ends the process, as base/unhandled.h
+  // does.
+  template <typename Body>
+  decltype(auto) as_process(Body body) const {
+    const Runs inside(true);
+    try {
+      return body();
+    } catch (const std::bad_alloc&) {
+      throw Died{name_};
+    }
+  }
 
   World& world_;
   const std::string name_;

@@ -37,7 +37,9 @@ class GpuProcess final : public Process {
   GpuProcess(World& world, std::string name, uint64_t life, MortalOutbox& outbox);
 
   std::optional<int> exit_code() const override { return worker_->finished(); }
-  void drain(Nanos now) override { worker_->drain(now); }
+  void drain(Nanos now) override {
+    as_process([&] { worker_->drain(now); });
+  }
   Status check() const override;
   Status check_baseline() const override;
   Slots& slots() { return *slots_; }
@@ -62,7 +64,9 @@ class TokenizerProcess final : public Process {
   ~TokenizerProcess() override;
 
   std::optional<int> exit_code() const override;
-  void drain(Nanos now) override { worker_.drain(now); }
+  void drain(Nanos now) override {
+    as_process([&] { worker_.drain(now); });
+  }
   Status check() const override;
   Status check_baseline() const override;
   // A pidfd has become readable.

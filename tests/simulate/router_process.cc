@@ -19,7 +19,7 @@ std::optional<int> RouterProcess::exit_code() const {
 }
 
 void RouterProcess::drain(Nanos now) {
-  router_.drain(now + world_.plan.config.supervisor.drain_timeout);
+  as_process([&] { router_.drain(now + world_.plan.config.supervisor.drain_timeout); });
 }
 
 void RouterProcess::take(actor::Channel channel, std::string_view peer, actor::Bytes message, Nanos now) {

@@ -48,6 +48,7 @@ class TokenizerProcess::Attaching final : public tw::Attacher {
       : world_(world), owner_(owner), find_gpu_(std::move(find_gpu)) {}
 
   bool attach(tw::AttachJob job) override {
+    const Runs outside(false);
     const std::shared_ptr<bool> gone = owner_.gone_, over = std::make_shared<bool>(false);
     const auto reply = [this, gone, over, job](Result<shm::TokenizerEnd> end) {
       if (std::exchange(*over, true) || *gone) return;
@@ -134,7 +135,7 @@ void TokenizerProcess::plan_encoding() {
   world_.at(world_.now() + takes, [this, gone = gone_] {
     if (*gone) return;
     encoding_planned_ = false;
-    if (pool_.run_one()) plan_encoding();
+    if (as_process([&] { return pool_.run_one(); })) plan_encoding();
   });
 }
 
