@@ -329,7 +329,11 @@ Result<ClusterConfig> parse_cluster_yaml(std::string_view text, const std::strin
     const Status read = reader.read(YAML::Load(std::string(text)));
     if (!read.ok()) return read.error();
   } catch (const YAML::Exception& error) {
-    return reader.error_at(error.mark, error.msg, Code::kMalformed);
+    // yaml-cpp's guard against endless recursion says no more than this.
+    const bool too_deep = error.msg == YAML::ErrorMsg::BAD_FILE;
+    return reader.error_at(error.mark,
+                           too_deep ? "nested too deeply; docs/cluster.md lists all keys" : error.msg,
+                           Code::kMalformed);
   }
   for (const Status& status : {resolve(reader, config), check_across(reader, config)})
     if (!status.ok()) return status.error();

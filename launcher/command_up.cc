@@ -54,7 +54,8 @@ Status wait_until_serving(const ClusterConfig& config) {
     const Result<client::ClusterStatus> status =
         client->status(std::min(kSecond, deadline - monotonic_now()));
     if (status.ok() && status.value().ready) return ok_status();
-    last = status.ok() ? "not ready" : status.error().message;
+    last = status.ok() ? "not ready; `ringmaster logs` says what each process waits for"
+                       : status.error().message;
     usleep(5'000);
   }
   return Error{Code::kDeadlineExceeded, "the router says: " + last};

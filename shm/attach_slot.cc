@@ -58,7 +58,7 @@ Error refusal(const Reply& reply) {
       reply.code <= static_cast<uint32_t>(kLastCode) ? static_cast<Code>(reply.code) : Code::kMalformed;
   switch (code) {
     case Code::kResourceExhausted:
-      return {code, "the gpu-worker has no free ring slot; raise gpu_worker.slots or end a tokenizer-worker"};
+      return {code, "the gpu-worker has no free ring slot; raise gpu-worker.slots or end a tokenizer-worker"};
     case Code::kNotFound:
       return {code, "another instance of the gpu-worker listens there; its predecessor is gone"};
     case Code::kUnsupportedVersion:

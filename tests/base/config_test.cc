@@ -170,6 +170,7 @@ TEST(Config, DuplicatesAndBrokenYamlNameTheLine) {
   EXPECT_EQ(refusal("name: a\nname: b\n"), "my.yaml:2: key 'name' is there twice");
   EXPECT_THAT(refusal("router:\n  endpoint: [\n"), StartsWith("my.yaml:"));
   EXPECT_THAT(refusal("name: a\n---\nname: b\n"), HasSubstr("a second document"));
+  EXPECT_THAT(refusal(std::string(100'000, '[')), HasSubstr(": nested too deeply"));
   EXPECT_THAT(refusal("? [a]\n: b\n"), HasSubstr("is not a word"));
 }
 
