@@ -56,10 +56,12 @@ class EpollWaiter final : public Waiter {
 
   Status watch(int fd, int name);
   bool look(Nanos timeout);
+  void sleep(Nanos deadline, Nanos spin);
 
   shm::UniqueFd epoll_, wake_;
   std::vector<Watched> watched_;  // in order of add()
   std::vector<int> taken_;
+  bool woken_ = false;  // since the last wait(); a look between may have taken the edge
 };
 
 Status EpollWaiter::open() {
@@ -101,8 +103,10 @@ bool EpollWaiter::look(Nanos timeout) {
   const timespec time{static_cast<time_t>(timeout / kSecond), static_cast<long>(timeout % kSecond)};
   epoll_event events[kEvents];
   const int count = epoll_pwait2(epoll_.get(), events, kEvents, &time, nullptr);
-  for (int i = 0; i < count; ++i)
+  for (int i = 0; i < count; ++i) {
+    woken_ |= events[i].data.fd == kWake;
     for (Watched& w : watched_) w.ready |= w.fd == events[i].data.fd;
+  }
   return count > 0;
 }
 
@@ -115,6 +119,11 @@ const std::vector<int>& EpollWaiter::take_ready() {
 }
 
 void EpollWaiter::wait(uint32_t, Nanos deadline, Nanos spin) {
+  if (!woken_) sleep(deadline, spin);
+  woken_ = false;
+}
+
+void EpollWaiter::sleep(Nanos deadline, Nanos spin) {
   const Nanos start = monotonic_now();
   const Nanos spin_until = std::min(deadline, spin < kNever - start ? start + spin : kNever);
   for (Nanos now = start; now < spin_until; now = monotonic_now())

@@ -137,6 +137,16 @@ TEST_P(Waiters, WakeEndsTheNextWaitAndTheOneThatRuns) {
   other.join();
 }
 
+TEST_P(Waiters, AWakeThatALookAtTheDescriptorsMeetsEndsTheWaitAllTheSame) {
+  next(kMillisecond);
+  const uint32_t seen = waiter->sequence();
+  waiter->wake();
+  EXPECT_TRUE(waiter->take_ready().empty());
+  const Nanos start = monotonic_now();
+  waiter->wait(seen, start + kLong, 0);
+  EXPECT_LT(monotonic_now() - start, kLong / 2);
+}
+
 TEST_P(Waiters, ARingEndsTheNextWaitAndTheOneThatRuns) {
   if (GetParam() == Kind::kDescriptors) return;  // has no bell
   auto ringer = shm::Doorbell::attach(UniqueFd(fcntl(bell.fd(), F_DUPFD_CLOEXEC, 0))).value();
