@@ -1,5 +1,6 @@
 #include "base/ready.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,6 +21,11 @@ void say(const UniqueFd& fd, std::string_view text) {
 }
 
 }  // namespace
+
+// A parent that reads the line and no more leaves a pipe that fills up in hours: it must not stop the loop.
+ReadyLine::ReadyLine(int ready_fd) : fd_(ready_fd) {
+  if (fd_) fcntl(fd_.get(), F_SETFL, fcntl(fd_.get(), F_GETFL) | O_NONBLOCK);
+}
 
 void ReadyLine::announce() {
   say(fd_, "READY\n");

@@ -18,7 +18,7 @@ class ReadyLine {
   // also with the second that a loop may sleep (actor/loop.h).
   static constexpr Nanos kPeriod = 500 * kMillisecond;
 
-  explicit ReadyLine(int ready_fd) : fd_(ready_fd) {}
+  explicit ReadyLine(int ready_fd);  // -1: nobody waits
 
   void announce();        // once, when the start-up is done
   void alive(Nanos now);  // in every turn of the loop; writes at most once in kPeriod

@@ -78,7 +78,7 @@ TEST(ReadyLine, AnnouncesOnceAndThenSaysNowAndThenThatItLives) {
 
 TEST(ReadyLine, NeverWaitsForAParentThatDoesNotRead) {
   int ends[2];
-  ASSERT_EQ(pipe2(ends, O_NONBLOCK), 0);
+  ASSERT_EQ(pipe(ends), 0);
   const UniqueFd in(ends[0]);
   ReadyLine line(ends[1]);
   for (Nanos i = 1; i < 100'000; ++i) line.alive(i * ReadyLine::kPeriod);  // more than a pipe holds
