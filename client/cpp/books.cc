@@ -11,8 +11,14 @@ std::string text(const flatbuffers::String* s) {
   return s ? s->str() : std::string();
 }
 
-std::optional<uint32_t> place(uint32_t index) {
-  return index == msg::kNone ? std::nullopt : std::optional(index);
+// msg::kNone, or a place beyond the list: none.
+std::optional<uint32_t> place(uint32_t index, size_t count) {
+  return index < count ? std::optional(index) : std::nullopt;
+}
+
+template <typename List>
+size_t size(const List* list) {
+  return list ? list->size() : 0;
 }
 
 // The verifier does not check the range of enums: what a newer build says beyond the last is the last.
@@ -34,12 +40,12 @@ std::vector<SlotBooks> slots(const flatbuffers::Vector<flatbuffers::Offset<msg::
   return out;
 }
 
-RouterBooks router_books(const msg::RouterBooks& books) {
+RouterBooks router_books(const msg::RouterBooks& books, size_t workers) {
   RouterBooks out;
   if (books.requests())
     for (const msg::RequestBooks* r : *books.requests())
-      out.requests.push_back(
-          {r->epoch(), place(r->tokenizer()), place(r->gpu()), phase<RequestPhase>(r->phase())});
+      out.requests.push_back({r->epoch(), place(r->tokenizer(), workers), place(r->gpu(), workers),
+                              phase<RequestPhase>(r->phase())});
   out.unlisted = books.unlisted();
   out.live = books.live();
   out.waiting = books.waiting();
@@ -56,7 +62,8 @@ TokenizerWorkerBooks tokenizer_books(const msg::TokenizerWorkerBooks& books) {
   TokenizerWorkerBooks out;
   if (books.streams())
     for (const msg::StreamBooks* s : *books.streams())
-      out.streams.push_back({s->epoch(), place(s->link()), phase<StreamPhase>(s->phase())});
+      out.streams.push_back(
+          {s->epoch(), place(s->link(), size(books.slots())), phase<StreamPhase>(s->phase())});
   out.unlisted = books.unlisted();
   out.live = books.live();
   out.ended_kept = books.ended_kept();
@@ -120,7 +127,7 @@ Result<ClusterBooks> cluster_books(const msg::AuditReply& reply) {
   if (reply.code() != msg::Code::ok) return Error{msg::to_code(reply.code()), text(reply.message())};
   ClusterBooks out;
   out.incarnation = reply.incarnation();
-  if (reply.router()) out.router = router_books(*reply.router());
+  if (reply.router()) out.router = router_books(*reply.router(), size(reply.workers()));
   if (reply.workers())
     for (const msg::AuditedWorker* worker : *reply.workers()) out.workers.push_back(worker_books(*worker));
   return out;

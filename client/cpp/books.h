@@ -19,7 +19,7 @@ enum class SequencePhase : uint8_t { kWaiting, kRunning, kPaused, kFinished };
 
 struct RequestBooks {
   Epoch epoch = 0;
-  std::optional<uint32_t> tokenizer, gpu;  // place in ClusterBooks::workers
+  std::optional<uint32_t> tokenizer, gpu;  // places in ClusterBooks::workers; never beyond it
   RequestPhase phase = RequestPhase::kWaiting;
 };
 
@@ -44,7 +44,7 @@ struct SlotBooks {
 
 struct StreamBooks {
   Epoch epoch = 0;
-  std::optional<uint32_t> link;  // place in TokenizerWorkerBooks::slots
+  std::optional<uint32_t> link;  // place in TokenizerWorkerBooks::slots; never beyond it
   StreamPhase phase = StreamPhase::kEncoding;
 };
 

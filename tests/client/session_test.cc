@@ -244,5 +244,18 @@ TEST_F(SessionTest, WhatTheCallerHasNotTakenIsNeitherAcknowledgedNorAskedFor) {
   EXPECT_EQ(acked[0]->body.AsAcks()->acks[0]->next_token, 4u);
 }
 
+TEST_F(SessionTest, BooksNameNoPlaceBeyondTheirLists) {
+  const std::vector<msg::RequestBooks> requests = {{1, 0, 7, msg::RequestPhase::running}};
+  const auto router = msg::CreateRouterBooks(b, b.CreateVectorOfStructs(requests));
+  const std::vector<flatbuffers::Offset<msg::AuditedWorker>> workers = {msg::CreateAuditedWorker(
+      b, b.CreateString("tokenizer-worker.0"), false, 1, 1, b.CreateString("ready"))};
+  const auto listed = b.CreateVector(workers);
+  hear(msg::ClientBody::AuditReply, msg::CreateAuditReply(b, 4, msg::Code::ok, 0, 1, router, listed));
+  ASSERT_TRUE(session.books && session.books->second.ok());
+  const RequestBooks& request = session.books->second->router.requests.at(0);
+  EXPECT_EQ(request.tokenizer, 0u);
+  EXPECT_EQ(request.gpu, std::nullopt);
+}
+
 }  // namespace
 }  // namespace ringmaster::client
