@@ -51,9 +51,11 @@ class Auditor {
       if (!snapshot) return std::move(snapshot).error();
       out.snapshot = std::move(snapshot).value();
       std::vector<Finding> now = compare(out.snapshot);
-      if (options.wait_idle >= 0 && !is_idle(out.snapshot)) now.push_back(still_busy(out.snapshot));
-      if (out.rounds == 2 || now.empty()) {
+      const bool busy = options.wait_idle >= 0 && !is_idle(out.snapshot);
+      if (out.rounds == 2 || (now.empty() && !busy)) {
         if (out.rounds == 2) out.findings = seen_twice(former, now);
+        // Also when another number is live than in the first round.
+        if (busy) out.findings.push_back(still_busy(out.snapshot));
         return out;
       }
       former = std::move(now);
