@@ -77,12 +77,13 @@ bool RingServer::read() {
 }
 
 std::optional<Error> RingServer::ring_error(const Link& link) const {
-  const char* ring = link.end->commands.broken()  ? "command"
-                     : link.end->prompts.broken() ? "prompt"
-                     : link.end->tokens.broken()  ? "token"
-                                                  : nullptr;
-  if (ring == nullptr) return std::nullopt;
-  return Error{Code::kMalformed, fmt::format("impossible position or size in its {} ring", ring)};
+  const auto error = [](const char* ring, const std::string& fault) {
+    return Error{Code::kMalformed, fmt::format("its {} ring is broken: {}", ring, fault)};
+  };
+  if (link.end->commands.broken()) return error("command", link.end->commands.fault());
+  if (link.end->prompts.broken()) return error("prompt", link.end->prompts.fault());
+  if (link.end->tokens.broken()) return error("token", link.end->tokens.fault());
+  return std::nullopt;
 }
 
 bool RingServer::read_slot(uint32_t slot, Link& link) {

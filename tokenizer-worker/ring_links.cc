@@ -218,7 +218,8 @@ void RingLinks::flush() {
     Link* link = up(id);
     if (link == nullptr) continue;
     if (!write_waiting(*link)) {
-      lose(id, "its command ring is broken");
+      lose(id, link->end.commands.broken() ? "its command ring is broken: " + link->end.commands.fault()
+                                           : "its prompt ring is broken: " + link->end.prompts.fault());
       continue;
     }
     if (!std::exchange(link->wrote, false)) continue;
@@ -240,7 +241,7 @@ bool RingLinks::read(Link& link, TokenSink& sink, size_t budget) {
   for (size_t i = 0; i < budget; ++i) {
     const auto record = link.end.tokens.peek();
     if (!record) {
-      if (link.end.tokens.broken()) lose(id, "its token ring is broken");
+      if (link.end.tokens.broken()) lose(id, "its token ring is broken: " + link.end.tokens.fault());
       return false;
     }
     const bool good = read_record(link, *record, sink);
