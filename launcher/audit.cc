@@ -65,10 +65,6 @@ std::string show(Epoch epoch) {
   return "request " + text(epoch >> 32) + ":" + text(epoch & 0xFFFFFFFF);
 }
 
-bool starts(std::string_view name, std::string_view kind) {
-  return name.substr(0, kind.size()) == kind;
-}
-
 class Comparison {
  public:
   explicit Comparison(const AuditSnapshot& snapshot) : s_(snapshot) {}
@@ -148,7 +144,8 @@ class Comparison {
   // Workers that run are known to the router, under the same pid.
   void registered() {
     for (const ProcessFacts& process : s_.processes) {
-      const bool is_worker = starts(process.name, "gpu-worker") || starts(process.name, "tokenizer-worker");
+      const bool is_worker =
+          process.name.starts_with("gpu-worker") || process.name.starts_with("tokenizer-worker");
       if (!is_worker || process.state != "ready" || !process.alive) continue;
       const WorkerBooks* known = worker(process.name);
       if (!known)
@@ -347,7 +344,7 @@ class Comparison {
       equal("descriptors", p.name, "threads", 1, p.threads);
     } else if (p.name == "router") {
       router_process(p);
-    } else if (starts(p.name, "gpu-worker")) {
+    } else if (p.name.starts_with("gpu-worker")) {
       equal("descriptors", p.name, "handshakes of slots", 0, p.descriptors.ring_connections);
     }
     as_before(p);
@@ -361,7 +358,7 @@ class Comparison {
     // Clients come and go; pipes are the supervisor's. The others have rules of their own.
     constexpr std::string_view kOfPeers[] = {"slots",  "pidfds", "worker_connections", "client_connections",
                                              "others", "total"};
-    const bool is_worker = starts(p.name, "gpu-worker") || starts(p.name, "tokenizer-worker");
+    const bool is_worker = p.name.starts_with("gpu-worker") || p.name.starts_with("tokenizer-worker");
     for (const DescriptorKind& kind : kDescriptorKinds)
       if (!std::ranges::count(kOfPeers, kind.name) && !(is_worker && kind.name == "bells"))
         equal("since", p.name, std::string(kind.name), before->descriptors.*kind.count,
