@@ -73,7 +73,7 @@ void Audits::ask(std::string_view route, const msg::AuditQuery& query, Nanos now
   if (open_ || now < next_at_)
     return refuse(route, query.tag(), Code::kOverloaded, "another audit is on its way; ask again");
   next_at_ = now + kAuditSpacing;
-  Open& open = open_.emplace();
+  OpenAudit& open = open_.emplace();
   open.route = std::string(route);
   open.tag = next_tag_++;
   open.due = now + kAuditLimit;
@@ -110,7 +110,7 @@ void Audits::run_due(Nanos now) {
 }
 
 void Audits::finish() {
-  const Open done = std::move(*std::exchange(open_, std::nullopt));
+  const OpenAudit done = std::move(*std::exchange(open_, std::nullopt));
   flatbuffers::FlatBufferBuilder b(done.bytes + 4096);
   const auto body = msg::CreateAuditReply(b, &done.reply);
   replies_.to_client(done.route, msg::seal<msg::ClientMessage>(b, msg::ClientBody::AuditReply, body.Union()));

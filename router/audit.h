@@ -28,6 +28,17 @@ inline constexpr Nanos kAuditSpacing = 20 * kMillisecond;
 // Answers that together leave room for the router's own in a message. 128 workers with full lists fit.
 inline constexpr size_t kMaxAuditBytes = 15u << 20;
 
+// An audit that waits for answers of workers.
+struct OpenAudit {
+  std::string route;
+  uint64_t tag = 0;  // of the workers: ours, so that a late answer of a former audit is known
+  Nanos due = 0;
+  msg::AuditReplyT reply;
+  std::vector<WorkerPtr> asked;  // [reply.workers]; null: not asked, or answered
+  size_t unanswered = 0;
+  size_t bytes = 0;  // of the answers
+};
+
 class Audits {
  public:
   Audits(const WorkerRegistry& registry, const RequestTable& table, const RequestLife& life,
@@ -47,15 +58,6 @@ class Audits {
   Nanos next_due() const { return open_ ? open_->due : kNever; }
 
  private:
-  struct Open {
-    std::string route;
-    uint64_t tag = 0;  // of the workers: ours, so that a late answer of a former audit is known
-    Nanos due = 0;
-    msg::AuditReplyT reply;
-    std::vector<WorkerPtr> asked;  // [reply.workers]; null: not asked, or answered
-    size_t unanswered = 0;
-    size_t bytes = 0;  // of the answers
-  };
   msg::RouterBooksT own_books() const;
   void refuse(std::string_view route, uint64_t tag, Code code, const char* why);
   void finish();
@@ -67,7 +69,7 @@ class Audits {
   Replies& replies_;
   const Counters& counters_;
   const uint32_t incarnation_;
-  std::optional<Open> open_;
+  std::optional<OpenAudit> open_;
   uint64_t next_tag_ = 1;
   Nanos next_at_ = 0;
 };
