@@ -26,8 +26,8 @@ class Aligned {
   }
 
  private:
-  static constexpr size_t kKeptWords =
-      8192;  // 64 KiB, ten times ordinary messages: a huge prompt is not kept
+  // 64 KiB, ten times ordinary messages: a huge prompt is not kept.
+  static constexpr size_t kKeptWords = 8192;
   std::vector<uint64_t> copy_;
 };
 
