@@ -10,38 +10,51 @@
 #include <cstring>
 #include <utility>
 
+#include "launcher/above_standard.h"
+
 namespace ringmaster::launcher {
 namespace {
 
+Error system_error(const char* what) {
+  return {Code::kResourceExhausted, std::string(what) + std::strerror(errno)};
+}
+
+[[noreturn]] void end_with(int answer_fd, const Status& status) {
+  std::string text(1, static_cast<char>(status.ok() ? Code::kOk : status.error().code));
+  if (!status.ok()) text += status.error().message;
+  [[maybe_unused]] const ssize_t written = write(answer_fd, text.data(), text.size());
+  _exit(0);
+}
+
 // Keeps nothing of the supervisor open but the pipe: not its lock, not the ends of its children's pipes.
-[[noreturn]] void run(int answer_fd, pid_t supervisor, const std::function<Status()>& ask) {
+[[noreturn]] void run(int null_fd, int answer_fd, pid_t supervisor, const std::function<Status()>& ask) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != supervisor) _exit(127);
   prctl(PR_SET_NAME, "rm-probe");
-  const int null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(null_fd, fd);
-  constexpr int kAnswer = 3;
-  dup2(answer_fd, kAnswer);
-  close_range(kAnswer + 1, ~0u, 0);
-  const Status status = ask();
-  std::string text(1, static_cast<char>(status.ok() ? Code::kOk : status.error().code));
-  if (!status.ok()) text += status.error().message;
-  [[maybe_unused]] const ssize_t written = write(kAnswer, text.data(), text.size());
-  _exit(0);
+  const int redirections[][2] = {
+      {null_fd, STDIN_FILENO}, {null_fd, STDOUT_FILENO}, {null_fd, STDERR_FILENO}, {answer_fd, kGivenFd}};
+  for (const auto& [from, to] : redirections)
+    if (dup2(from, to) != to) end_with(answer_fd, system_error("no descriptor: "));
+  close_range(kGivenFd + 1, ~0u, 0);
+  end_with(kGivenFd, ask());
 }
 
 }  // namespace
 
 Result<ServingProbe> ServingProbe::start(const std::function<Status()>& ask) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0)
-    return Error{Code::kResourceExhausted, std::string("no pipe: ") + std::strerror(errno)};
-  UniqueFd read_end(ends[0]), write_end(ends[1]);
-  fcntl(read_end.get(), F_SETFL, O_NONBLOCK);
+  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("no pipe: ");
+  UniqueFd read_end(ends[0]);
+  const UniqueFd write_end(ends[1]);
+  if (fcntl(read_end.get(), F_SETFL, O_NONBLOCK) != 0) return system_error("the pipe cannot be set: ");
+  const UniqueFd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
+  if (!null_fd) return system_error("/dev/null cannot be opened: ");
+  const UniqueFd silence = above_standard(null_fd), answer = above_standard(write_end);
+  if (!silence || !answer) return system_error("no descriptor: ");
   const pid_t supervisor = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return Error{Code::kResourceExhausted, std::string("no process: ") + std::strerror(errno)};
-  if (pid == 0) run(write_end.get(), supervisor, ask);
+  if (pid < 0) return system_error("no process: ");
+  if (pid == 0) run(silence.get(), answer.get(), supervisor, ask);
   return ServingProbe(pid, std::move(read_end));
 }
 
@@ -56,9 +69,15 @@ ServingProbe::~ServingProbe() {
 
 std::optional<Status> ServingProbe::answer() {
   char bytes[512];
-  ssize_t got = 0;
-  while ((got = read(answer_.get(), bytes, sizeof bytes)) > 0) text_.append(bytes, static_cast<size_t>(got));
-  if (got < 0) return std::nullopt;  // not all of it yet
+  for (;;) {
+    const ssize_t got = read(answer_.get(), bytes, sizeof bytes);
+    if (got > 0) text_.append(bytes, static_cast<size_t>(got));
+    if (got == 0) break;
+    if (got > 0 || errno == EINTR) continue;
+    if (errno == EAGAIN) return std::nullopt;  // not all of it yet
+    return Error{Code::kInternal,
+                 std::string("whether the cluster serves cannot be read: ") + std::strerror(errno)};
+  }
   if (text_.empty())
     return Error{Code::kInternal, "the process that asks whether the cluster serves was killed"};
   if (text_[0] == static_cast<char>(Code::kOk)) return ok_status();

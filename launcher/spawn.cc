@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "launcher/above_standard.h"
 #include "launcher/pidfd.h"
 
 namespace ringmaster::launcher {
@@ -81,7 +82,7 @@ void bind_cores(Prepared& prepared, const ReportTo& report) {
   sigprocmask(SIG_SETMASK, &none, nullptr);
   bind_cores(prepared, report);
   if (prepared.nice != 0 && setpriority(PRIO_PROCESS, 0, prepared.nice) != 0) report(Stage::kNice, errno);
-  // All sources lie above kReadyFd (see above_standard), so no dup2 overwrites one that is still needed.
+  // All sources lie above kReadyFd (above_standard.h), so no dup2 overwrites one that is still needed.
   const int redirections[][2] = {{prepared.null_fd, STDIN_FILENO},
                                  {prepared.output_fd, STDOUT_FILENO},
                                  {prepared.output_fd, STDERR_FILENO},
@@ -95,11 +96,6 @@ void bind_cores(Prepared& prepared, const ReportTo& report) {
   execv(prepared.argv[0], prepared.argv.data());
   report(Stage::kExec, errno);
   _exit(127);
-}
-
-// A copy of `fd` whose number does not collide with those the child will use.
-UniqueFd above_standard(const UniqueFd& fd) {
-  return UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, kReadyFd + 1));
 }
 
 // Ends when exec has closed the child's end. The limit is for file systems that hang.

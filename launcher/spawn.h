@@ -12,6 +12,7 @@
 
 #include "base/status.h"
 #include "base/unique_fd.h"
+#include "launcher/above_standard.h"
 
 namespace ringmaster::launcher {
 
@@ -33,7 +34,7 @@ struct Spawned {
   std::vector<std::string> refusals;  // "cores 7: Invalid argument"
 };
 
-inline constexpr int kReadyFd = 3;  // handed over as `--ready-fd 3`
+inline constexpr int kReadyFd = kGivenFd;  // handed over as `--ready-fd 3`
 
 // Errors: out of processes or descriptors, or the program cannot be executed (kNotFound, kPermissionDenied).
 Result<Spawned> spawn(const ChildSpec& spec);

@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "launcher/not_ready.h"
@@ -86,6 +88,58 @@ TEST(ServingProbe, EndsWithItsOwnerAndAKilledOneIsAnError) {
   std::optional<Status> answer;
   ASSERT_TRUE(wait_until([&] { return (answer = probe->answer()).has_value(); }));
   EXPECT_EQ(answer->error().code, Code::kInternal);
+}
+
+// In a process of its own, whose descriptors nobody else needs: what it asks must come out there.
+bool holds_in_another_process(const std::function<bool()>& claim) {
+  const pid_t pid = fork();
+  if (pid == 0) _exit(claim() ? 0 : 1);
+  int status = -1;
+  return waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+TEST(ServingProbe, NeedsNoStandardDescriptors) {
+  EXPECT_TRUE(holds_in_another_process([] {
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) close(fd);
+    Result<ServingProbe> probe = ServingProbe::start([] { return ok_status(); });
+    std::optional<Status> answer;
+    return probe.ok() && wait_until([&] { return (answer = probe->answer()).has_value(); }) && answer->ok();
+  }));
+}
+
+TEST(ServingProbe, WithoutDescriptorsItDoesNotStart) {
+  EXPECT_TRUE(holds_in_another_process([] {
+    close_range(STDERR_FILENO + 1, ~0u, 0);
+    size_t refused = 0;
+    for (rlim_t most = STDERR_FILENO + 1; most < 16; ++most) {
+      rlimit limit{};
+      getrlimit(RLIMIT_NOFILE, &limit);
+      limit.rlim_cur = most;
+      if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+      Result<ServingProbe> probe = ServingProbe::start([] { return ok_status(); });
+      if (probe.ok()) {
+        std::optional<Status> answer;
+        return refused == 5 && wait_until([&] { return (answer = probe->answer()).has_value(); }) &&
+               answer->ok();
+      }
+      if (probe.error().code != Code::kResourceExhausted) return false;
+      ++refused;
+    }
+    return false;
+  }));
+}
+
+TEST(ServingProbe, AnAnswerThatCannotBeReadIsAnError) {
+  Folder folder;
+  Result<ServingProbe> probe = ServingProbe::start([] { return ok_status(); });
+  ASSERT_TRUE(probe.ok());
+  const int directory = open(folder.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  ASSERT_EQ(dup2(directory, probe->fd()), probe->fd());
+  close(directory);
+  const std::optional<Status> answer = probe->answer();
+  ASSERT_TRUE(answer.has_value());
+  ASSERT_FALSE(answer->ok());
+  EXPECT_EQ(answer->error().message, "whether the cluster serves cannot be read: Is a directory");
 }
 
 // ---- supervisor.json ----
