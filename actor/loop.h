@@ -38,8 +38,8 @@ namespace ringmaster::actor {
 struct LoopOptions {
   Nanos spin = 0;      // busy waiting before sleeping
   size_t budget = 64;  // messages a turn: bounds how long rings and timers wait behind a flood of messages
-  Nanos max_sleep =
-      kSecond;  // every wait has a deadline; also how long a peer's bug (a bell not rung) can delay us
+  // Every wait has a deadline; also how long a peer's bug (a bell not rung) can delay us.
+  Nanos max_sleep = kSecond;
 };
 
 struct LoopCounters {

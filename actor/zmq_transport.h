@@ -44,8 +44,8 @@ struct ZmqCounters {
 // One door of a router.
 struct ZmqDoor {
   std::string endpoint;  // ipc:///path or tcp://127.0.0.1:port (port * or 0: any, see endpoint())
-  bool handover =
-      false;  // a new connection with a known routing id replaces the old one (workers that restart)
+  // A new connection with a known routing id replaces the old one: a worker that restarts.
+  bool handover = false;
 };
 
 class ZmqTransport : public Transport {

@@ -16,8 +16,8 @@
 
 namespace ringmaster::shm {
 
-inline constexpr uint64_t kSlotMagic =
-    0x00'31'47'4E'49'52'4D'52;  // "RMRING1\0" in memory order (little-endian)
+// "RMRING1\0" in memory order (little-endian).
+inline constexpr uint64_t kSlotMagic = 0x00'31'47'4E'49'52'4D'52;
 inline constexpr uint64_t kBellMagic = 0x00'31'4C'4C'45'42'4D'52;  // "RMBELL1\0"
 inline constexpr uint32_t kLayoutVersion = 1;
 inline constexpr size_t kCacheLine = 64;  // fixed: two builds must agree on it

@@ -61,8 +61,8 @@ struct SlotCounters {
   uint64_t attached = 0;
   uint64_t lost = 0;
   uint64_t refused = 0;  // answered with a code: no slot free, another version or instance, a bad name
-  uint64_t discarded =
-      0;  // closed without an answer: garbage, silence beyond the deadline, dead before the end
+  // Closed without an answer: garbage, silence beyond the deadline, dead before the end.
+  uint64_t discarded = 0;
 };
 
 // The gpu-worker's table of slots and the listening socket. One thread.

@@ -21,8 +21,8 @@ namespace ringmaster::shm {
 namespace {
 
 constexpr size_t kMaxHandshakes = 16;  // waiting for their hello; one more closes the longest waiting
-constexpr Nanos kHandshakeTime =
-    kSecond;  // a hello is sent right after connect: this is for a stopped process
+// A hello is sent right after connect: this is for a stopped process.
+constexpr Nanos kHandshakeTime = kSecond;
 constexpr int kBacklog = 64;
 constexpr int kEventsPerPoll = 64;               // bounds one poll(): the gpu-worker's loop must go on
 constexpr Nanos kRetry = kMillisecond;           // after a bounded poll() that left work

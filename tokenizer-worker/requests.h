@@ -35,7 +35,7 @@ struct RequestLimits {
   uint32_t context_length = 0;
   uint32_t max_live = 4096;     // router.max_live_requests
   uint32_t credit = 1024;       // router.credit_tokens
-  Nanos linger = 30 * kSecond;  // tokenizer_worker.linger
+  Nanos linger = 30 * kSecond;  // tokenizer-worker.linger
   // How long the Done after a stop string waits for the gpu-worker's account of the request (cached tokens,
   // times of its steps): a decode step or a few, but not a long prefill of somebody else.
   Nanos account_wait = 50 * kMillisecond;

@@ -75,7 +75,7 @@ struct LostLink {
 };
 
 struct LinkLimits {
-  // Starts that wait behind a full ring: more are refused. Four times gpu_worker.max_running by default, so
+  // Starts that wait behind a full ring: more are refused. Four times gpu-worker.max_running by default, so
   // that a gpu-worker that comes back to its rings finds a full batch, while a prompt each stays below the
   // prompt ring's size.
   size_t max_waiting_starts = 256;

@@ -108,8 +108,8 @@ class TokenizerWorker : public actor::Actor {
   // Jobs that the attacher has. They outlast the list of the router: a second one for the same gpu-worker
   // would take a second slot, which only our end gives back.
   std::vector<std::pair<std::string, uint64_t>> attaching_;
-  std::unordered_map<uint64_t, uint64_t>
-      queries_;  // our number -> the router's tag, which a successor uses again
+  // Our number -> the router's tag, which a successor uses again.
+  std::unordered_map<uint64_t, uint64_t> queries_;
   uint64_t next_query_ = 1;
   bool draining_ = false;
   Nanos drain_until_ = kNever;

@@ -39,8 +39,8 @@ struct KvSequence {
   CacheSalt salt{};
   std::vector<BlockId> blocks;  // block table: position p lies in blocks[p / block_tokens]
   uint32_t published = 0;       // leading blocks that are in the index
-  bool can_publish =
-      true;  // false once a key was taken by other contents: what follows cannot be found either
+  // False once a key was taken by other contents: what follows cannot be found either.
+  bool can_publish = true;
   std::vector<BlockKey> keys;  // of the leading full blocks, as far as needed yet; outlives release()
 };
 

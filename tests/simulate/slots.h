@@ -28,8 +28,8 @@ struct Hello {
   uint64_t gpu_instance = 0;  // that is wanted
   shm::UniqueFd bell;
   std::function<void(Result<shm::TokenizerEnd>)> reply;
-  std::shared_ptr<bool>
-      given_up;  // the asker waits no more, or is dead: the reply cannot be sent and no slot is taken
+  // The asker waits no more, or is dead: the reply cannot be sent and no slot is taken.
+  std::shared_ptr<bool> given_up;
   std::shared_ptr<bool> holder_gone;
 };
 

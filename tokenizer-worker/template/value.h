@@ -131,8 +131,8 @@ struct Entry {
 };
 struct Dict {
   std::span<const Entry> entries;  // in the order of insertion
-  std::span<const uint32_t>
-      by_name;  // larger ones whose keys are all strings: entries sorted by key; else empty
+  // Larger ones whose keys are all strings: entries sorted by key; else empty.
+  std::span<const uint32_t> by_name;
 
   const Value* find(std::string_view key) const;
 };
