@@ -1,3 +1,6 @@
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 
 #include "base/unhandled.h"
@@ -16,11 +19,20 @@ std::string complaint(const CLI::App* app, const CLI::Error& error) {
   return "ringmaster: " + message + "; see `" + command + " --help`\n";
 }
 
+// Started without descriptor 0, 1 or 2, the next lock, pipe or socket would get its number, and be written to
+// as output or be replaced by a supervisor that leaves its terminal. Inherited, as standard descriptors are.
+void open_standard_descriptors() {
+  int fd = STDIN_FILENO;
+  while (fd >= STDIN_FILENO && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd > STDERR_FILENO) close(fd);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace ringmaster::launcher;
   ringmaster::end_process_on_unhandled_exceptions();
+  open_standard_descriptors();
   CLI::App app{"Ringmaster serves large language models from a cluster of small processes on this host."};
   app.name("ringmaster");
   app.set_version_flag("--version", "ringmaster " RINGMASTER_VERSION);

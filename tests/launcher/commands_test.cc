@@ -121,6 +121,15 @@ TEST_F(CommandsTest, CommandsSayThatNothingRuns) {
   EXPECT_FALSE(std::filesystem::exists(state()));
 }
 
+TEST_F(CommandsTest, UpNeedsNoStandardDescriptors) {
+  real_programs();
+  const std::string up = (folder_ / "ringmaster") + " up --detach -c " + config() + " <&- >&- 2>&-";
+  const Result<int> code = run_command({"sh", "-c", up}, Output::kHidden, 20 * kSecond);
+  ASSERT_TRUE(code.ok());
+  EXPECT_EQ(code.value(), 0);
+  EXPECT_THAT(run("status -c " + config()).out, HasSubstr("cluster 'lab': ready"));
+}
+
 TEST_F(CommandsTest, ForegroundUpRunsUntilDown) {
   real_programs();
   const pid_t supervisor = up();
