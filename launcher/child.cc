@@ -18,12 +18,6 @@ std::string how_it_ended(const siginfo_t& info) {
   return "killed by signal " + std::to_string(info.si_status) + " (" + strsignal(info.si_status) + ")";
 }
 
-int64_t unix_now() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
-}
-
 }  // namespace
 
 std::string_view name(ChildState state) {

@@ -14,12 +14,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-int64_t unix_now() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
-}
-
 std::string age(int64_t since) {
   const int64_t seconds = std::max<int64_t>(0, (unix_now() - since) / kSecond);
   if (seconds < 60) return std::to_string(seconds) + " s";

@@ -1,10 +1,13 @@
 #include "launcher/record.h"
 
+#include <time.h>
+
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 #include <utility>
 
+#include "base/clock.h"
 #include "launcher/read_file.h"
 #include "launcher/state_dir.h"
 
@@ -74,6 +77,12 @@ Result<SupervisorRecord> parse_record(std::string_view text) {
   } catch (const std::out_of_range& key) {
     return Error{Code::kMalformed, std::string(key.what()) + " is no whole number in its range"};
   }
+}
+
+int64_t unix_now() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  return now.tv_sec * kSecond + now.tv_nsec;
 }
 
 std::string record_path(const std::string& state_dir) {

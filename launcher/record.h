@@ -35,6 +35,8 @@ struct SupervisorRecord {
   std::vector<ChildRecord> children;
 };
 
+int64_t unix_now();  // in the nanoseconds of the records
+
 std::string to_json(const SupervisorRecord& record);
 Result<SupervisorRecord> parse_record(std::string_view json);
 

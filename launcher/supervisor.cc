@@ -45,12 +45,6 @@ bool is_log_line(std::string_view line) {
   return true;
 }
 
-int64_t unix_now() {
-  timespec now{};
-  clock_gettime(CLOCK_REALTIME, &now);
-  return now.tv_sec * kSecond + now.tv_nsec;
-}
-
 }  // namespace
 
 Supervisor::Supervisor(SupervisorOptions options, std::vector<ChildSpec> specs, MergedOutput& output,
