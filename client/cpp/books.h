@@ -1,6 +1,6 @@
 // What the processes of a cluster hold, each in its own words: the answer to Client::books(). Plain values. A
 // snapshot of several processes is not taken at one moment; what that means, and what should agree with what,
-// is in docs/audit.md. Lists hold at most 4,096 entries, `unlisted` counts the rest.
+// is in docs/audit.md. Lists hold at most 4,096 entries, `unlisted` counts the rest (`encoding`: of queries).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/tokenizer-worker/worker/worker_fixture.h"
+#include "tokenizer-worker/audit.h"
 
 namespace ringmaster::tokenizer_worker {
 namespace {
@@ -300,6 +301,20 @@ TEST_F(Worker, AuditTellsWhatIsHeld) {
   EXPECT_GT(books.slots[0]->commands, 0u);
   EXPECT_GT(books.slots[0]->prompts, 0u);
   EXPECT_EQ(books.slots[0]->tokens, 0u);
+}
+
+TEST_F(Worker, AuditListsTheLowestTagsAndCountsAllJobs) {
+  std::vector<uint64_t> tags;
+  for (uint64_t tag = msg::kMaxListed + 5; tag >= 1; --tag) tags.push_back(tag);
+  flatbuffers::FlatBufferBuilder b;
+  build_books(b, {w.requests.table(), w.links, w.counters, 0, tags.size(), 0, tags});
+  msg::WorkerBooksT all;
+  flatbuffers::GetRoot<msg::WorkerBooks>(b.GetBufferPointer())->UnPackTo(&all);
+  ASSERT_EQ(all.tokenizer->queries.size(), msg::kMaxListed);
+  EXPECT_EQ(all.tokenizer->queries.front(), 1u);
+  EXPECT_EQ(all.tokenizer->queries.back(), msg::kMaxListed);
+  EXPECT_EQ(all.tokenizer->encoding, msg::kMaxListed + 5);
+  EXPECT_EQ(all.tokenizer->unlisted, 0u) << "counts streams alone: live = listed + unlisted";
 }
 
 // A new router counts its tags from 1 again: an answer to the former would pass for one to it.
