@@ -10,6 +10,48 @@ static_assert(static_cast<int>(Code::context_length_exceeded) ==
               static_cast<int>(ringmaster::Code::kContextLengthExceeded));
 static_assert(static_cast<int>(Code::unavailable) == static_cast<int>(ringmaster::Code::kUnavailable));
 
+namespace {
+
+// The verifier looks at the place of a vector's length but not of its elements (FlatBuffers 2.0), and at a
+// nested message's places within it but not at its own. What has elements of 64 bits is looked at here.
+template <typename Vector>
+bool aligned(const Vector* vector) {
+  return vector == nullptr || reinterpret_cast<uintptr_t>(vector->Data()) % sizeof(uint64_t) == 0;
+}
+
+bool aligned_inside(const WorkerBooks& books) {
+  const auto* tokenizer = books.tokenizer();
+  const auto* gpu = books.gpu();
+  return (tokenizer == nullptr || (aligned(tokenizer->streams()) && aligned(tokenizer->queries()))) &&
+         (gpu == nullptr || aligned(gpu->sequences()));
+}
+
+template <typename Message>
+bool aligned_inside(const Message&) {
+  return true;
+}
+
+bool aligned_inside(const RouterMessage& message) {
+  const auto* audited = message.body_as_Audited();
+  return audited == nullptr || (aligned(audited->books()) && aligned_inside(*audited->books_nested_root()));
+}
+
+bool aligned_inside(const ClientMessage& message) {
+  const auto* reply = message.body_as_AuditReply();
+  if (reply == nullptr) return true;
+  if (reply->router() != nullptr &&
+      !(aligned(reply->router()->requests()) && aligned(reply->router()->queries())))
+    return false;
+  if (reply->workers() == nullptr) return true;
+  for (const AuditedWorker* worker : *reply->workers())
+    if (worker->books() != nullptr &&
+        !(aligned(worker->books()) && aligned_inside(*worker->books_nested_root())))
+      return false;
+  return true;
+}
+
+}  // namespace
+
 template <typename Message>
 Result<const Message*> open(Bytes bytes) {
   // Shortest table buffer: root offset, identifier, vtable. The verifier refuses the rest.
@@ -27,6 +69,8 @@ Result<const Message*> open(Bytes bytes) {
   if (!verifier.VerifyBuffer<Message>(identifier<Message>()))
     return Error{ringmaster::Code::kMalformed, "message does not verify against its schema"};
   const auto* message = flatbuffers::GetRoot<Message>(data);
+  if (!aligned_inside(*message))
+    return Error{ringmaster::Code::kMalformed, "message has lists of 64-bit fields that are not aligned"};
   if (message->version() == 0 || message->version() > kVersion)
     return Error{ringmaster::Code::kUnsupportedVersion,
                  "message version " + std::to_string(message->version()) + "; this build reads 1 to " +
