@@ -16,7 +16,8 @@ namespace {
 // nested message's places within it but not at its own. What has elements of 64 bits is looked at here.
 template <typename Vector>
 bool aligned(const Vector* vector) {
-  return vector == nullptr || reinterpret_cast<uintptr_t>(vector->Data()) % sizeof(uint64_t) == 0;
+  return vector == nullptr || vector->size() == 0 ||  // of no elements the builder aligns the length alone
+         reinterpret_cast<uintptr_t>(vector->Data()) % sizeof(uint64_t) == 0;
 }
 
 bool aligned_inside(const WorkerBooks& books) {
