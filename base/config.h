@@ -51,7 +51,7 @@ struct FakeConfig {
 
 struct GpuWorkerConfig {
   uint32_t count = 1;
-  std::string device = "cpu";  // cpu, fake
+  std::string device = "cpu";  // cpu, cuda, fake
   uint32_t threads = 0;        // compute threads; 0: from affinity and CPU quota
   uint64_t kv_memory = 512ull << 20;
   uint32_t block_tokens = 16;

@@ -105,7 +105,7 @@ std::vector<ConfigKey> make_keys() {
        "Scheduling niceness; below 0 needs the right to raise priority."},
 
       {g, "count", CountField{at<kGpu, &G::count>, 1, 64}, "Processes."},
-      {g, "device", ChoiceField{at<kGpu, &G::device>, {"cpu", "fake"}},
+      {g, "device", ChoiceField{at<kGpu, &G::device>, {"cpu", "cuda", "fake"}},
        "What computes. `fake` plays a script instead of a model, for tests and for measuring the cluster "
        "itself."},
       {g, "threads", CountField{at<kGpu, &G::threads>, 0, 1024},

@@ -150,7 +150,7 @@ TEST(Config, WrongValuesNameFileLineKeyValueAndRange) {
   EXPECT_THAT(refusal("gpu-worker: {cores: 3-1}"), HasSubstr("gpu-worker.cores is '3-1'"));
   EXPECT_THAT(refusal("gpu-worker: {cores: [[1]]}"), HasSubstr("gpu-worker.cores is a list"));
   EXPECT_THAT(refusal("gpu-worker: {cores: 0-2000000000}"), HasSubstr("each 0 to 8191"));
-  EXPECT_THAT(refusal("gpu-worker: {device: cuda}"), HasSubstr("allowed: cpu, fake"));
+  EXPECT_THAT(refusal("gpu-worker: {device: tpu}"), HasSubstr("allowed: cpu, cuda, fake"));
   EXPECT_THAT(refusal("name: ../x"), HasSubstr("name is '../x'"));
   EXPECT_THAT(refusal("name: ''"), HasSubstr("name is ''"));
   EXPECT_THAT(refusal("router: hello"), HasSubstr("section 'router' is not a list of"));

@@ -14,6 +14,7 @@
 #include "gpu-worker/device/cpu/kv_memory.h"
 #include "gpu-worker/device/cpu/step_buffers.h"
 #include "gpu-worker/device/cpu/team.h"
+#include "gpu-worker/device/common/plan_check.h"
 #include "gpu-worker/kernels/dispatch.h"
 #include "gpu-worker/model/description.h"
 #include "gpu-worker/model/weights.h"
@@ -98,7 +99,7 @@ class CpuDevice final : public Device {
   StepResult run(const StepPlan& plan) {
     StepResult result;
     result.step = plan.step;
-    if (std::optional<Error> error = impossible(plan)) {
+    if (std::optional<Error> error = impossible(plan, parts_.info)) {
       result.error = std::move(error);
       return result;
     }
@@ -109,30 +110,6 @@ class CpuDevice final : public Device {
       result.error = Error{Code::kInternal, std::string("the cpu device failed in a step: ") + e.what()};
     }
     return result;
-  }
-
-  // The caller's promise, checked: a wrong number here would write into another sequence's memory.
-  std::optional<Error> impossible(const StepPlan& plan) const {
-    const DeviceInfo& info = parts_.info;
-    const auto error = [&](const std::string& what) {
-      return Error{Code::kInternal, "step " + std::to_string(plan.step) + ": " + what};
-    };
-    for (const LaneOpen& open : plan.opens)
-      if (open.lane >= info.num_lanes) return error("opens lane " + std::to_string(open.lane));
-    for (const TokenId id : plan.ids)
-      if (id >= info.vocab_size && id != kFromLane) return error("has the id " + std::to_string(id));
-    for (const BlockId block : plan.blocks)
-      if (block >= info.num_blocks) return error("has the block " + std::to_string(block));
-    for (const StepRow& row : plan.rows) {
-      const uint64_t end = uint64_t{row.first_position} + row.num_tokens;
-      if (row.lane >= info.num_lanes || row.num_tokens == 0 ||
-          uint64_t{row.first_id} + row.num_tokens > plan.ids.size() ||
-          uint64_t{row.first_block} + row.num_blocks > plan.blocks.size() ||
-          end > uint64_t{row.num_blocks} * info.block_tokens)
-        return error("the row of lane " + std::to_string(row.lane) +
-                     " does not fit its ids, blocks or lanes");
-    }
-    return std::nullopt;
   }
 
   Parts parts_;

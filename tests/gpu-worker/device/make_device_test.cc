@@ -40,10 +40,10 @@ TEST_F(MakeDeviceTest, FakeNeedsNoFile) {
 }
 
 TEST_F(MakeDeviceTest, AnotherNameIsRefused) {
-  const auto device = make("cuda", "");
+  const auto device = make("tpu", "");
   ASSERT_FALSE(device.ok());
   EXPECT_EQ(device.error().code, Code::kUnsupported);
-  EXPECT_EQ(device.error().message, "gpu-worker.device is 'cuda'; this build has: cpu, fake");
+  EXPECT_EQ(device.error().message, "gpu-worker.device is 'tpu'; allowed: cpu, cuda, fake");
 }
 
 }  // namespace

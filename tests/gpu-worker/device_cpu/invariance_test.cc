@@ -7,7 +7,9 @@
 #include <random>
 
 #include "base/config.h"
-#include "tests/gpu-worker/device_cpu/driver.h"
+#include "gpu-worker/device/cpu/cpu_device.h"
+#include "gpu-worker/kernels/dispatch.h"
+#include "tests/gpu-worker/device/driver.h"
 
 namespace ringmaster::gpu_worker {
 namespace {
@@ -66,7 +68,9 @@ class Invariance : public testing::TestWithParam<Model> {
     config.max_running = 17;
     config.kv_memory = 300ull << 20;
     if (GetParam().name != "smollm2") config.kv_memory = 8 << 20;
-    Result<std::unique_ptr<Driver>> driver = Driver::open(config, GetParam().path, *GetParam().table);
+    Result<std::unique_ptr<Driver>> driver = Driver::open([&](shm::Doorbell& bell) {
+      return make_cpu_device(config, GetParam().path, bell, *GetParam().table);
+    });
     ASSERT_TRUE(driver.ok()) << driver.error().message;
     driver_ = std::move(*driver);
   }

@@ -4,7 +4,9 @@
 
 #include <filesystem>
 
-#include "tests/gpu-worker/device_cpu/driver.h"
+#include "gpu-worker/device/cpu/cpu_device.h"
+#include "gpu-worker/kernels/dispatch.h"
+#include "tests/gpu-worker/device/driver.h"
 #include "tests/gpu-worker/model/gguf_builder.h"
 
 namespace ringmaster::gpu_worker {

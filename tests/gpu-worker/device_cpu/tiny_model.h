@@ -10,7 +10,8 @@
 #include <vector>
 
 #include "gpu-worker/device/cpu/decoder.h"
-#include "tests/gpu-worker/device_cpu/driver.h"
+#include "gpu-worker/kernels/dispatch.h"
+#include "tests/gpu-worker/device/driver.h"
 
 namespace ringmaster::gpu_worker {
 

@@ -1,11 +1,11 @@
-// SmolLM2 on the cpu device against the float32 reference (tests/data/smollm2). The model file is what
+// SmolLM2 on the device under test against the float32 reference (tests/data/smollm2). The model file is what
 // `ringmaster pull smollm2` fetches, as scripts/test does; without it these tests fail and say so.
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "base/config.h"
-#include "tests/gpu-worker/device_cpu/driver.h"
+#include "tests/gpu-worker/device/driver.h"
 
 namespace ringmaster::gpu_worker {
 namespace {
@@ -35,7 +35,9 @@ class SmolLm2 : public testing::Test {
     std::vector<SampledRow> predictions;
     while (s.computed < s.ids.size()) {
       StepPlan plan;
-      if (s.computed < first) Driver::add_row(plan, s, std::min(first - s.computed, 512u), 0, false);
+      if (s.computed < first)
+        Driver::add_row(plan, s, std::min(first - s.computed, 448u), 0,
+                        false);  // with the rows below within step_tokens
       while (s.computed >= first && s.computed < s.ids.size() && plan.rows.size() < kLanes) {
         LaneOpen open;
         open.lane = static_cast<Lane>(plan.rows.size());
@@ -97,11 +99,11 @@ TEST_F(SmolLm2, LogProbabilitiesOfGivenTextsAreClose) {
   printf("log-probability: mean error %.5f, mean magnitude %.5f, worst %.4f of %u\n", signed_sum / count,
          sum / count, worst, count);
   EXPECT_EQ(count, 20u * 64u);
-  // Activations rounded to 8 bits; the reference rounds nothing. No bias: perplexity is measured by
-  // bench/quality.
-  EXPECT_LT(sum / count, 0.08);
-  EXPECT_LT(std::abs(signed_sum / count), 0.01);
-  EXPECT_LT(worst, 1.0);
+  // No bias to speak of: perplexity is measured by bench/quality.
+  const Tolerance allowed = tolerance_of_device_under_test();
+  EXPECT_LT(sum / count, allowed.mean_magnitude);
+  EXPECT_LT(std::abs(signed_sum / count), allowed.mean);
+  EXPECT_LT(worst, allowed.worst);
 }
 
 }  // namespace

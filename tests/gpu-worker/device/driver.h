@@ -6,15 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "gpu-worker/device/cpu/cpu_device.h"
-#include "gpu-worker/kernels/dispatch.h"
 #include "shm/doorbell.h"
+#include "tests/gpu-worker/device/device_under_test.h"
 
 namespace ringmaster::gpu_worker {
 
@@ -28,12 +28,17 @@ struct Sequence {
 
 class Driver {
  public:
-  static Result<std::unique_ptr<Driver>> open(const GpuWorkerConfig& config, const std::string& model,
-                                              const kernels::Table& table = kernels::best_table()) {
+  using Make = std::function<Result<std::unique_ptr<Device>>(shm::Doorbell& bell)>;
+
+  // The device that this test binary is about.
+  static Result<std::unique_ptr<Driver>> open(const GpuWorkerConfig& config, const std::string& model) {
+    return open([&](shm::Doorbell& bell) { return make_device_under_test(config, model, bell); });
+  }
+  static Result<std::unique_ptr<Driver>> open(const Make& make) {
     Result<shm::Doorbell> bell = shm::Doorbell::create();
     if (!bell) return bell.error();
     auto driver = std::make_unique<Driver>(std::move(*bell));
-    Result<std::unique_ptr<Device>> device = make_cpu_device(config, model, driver->bell_, table);
+    Result<std::unique_ptr<Device>> device = make(driver->bell_);
     if (!device) return device.error();
     driver->device_ = std::move(*device);
     return driver;

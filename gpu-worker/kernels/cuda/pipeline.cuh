@@ -1,0 +1,70 @@
+// Shared-memory barriers and bulk copies (PTX ISA, "mbarrier" and "cp.async.bulk"): a copy engine fills
+// stages of shared memory and reports at a barrier; warps that use a stage report at another. A phase's
+// parity is all that a waiter has to know.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace ringmaster::gpu_worker::cuda {
+
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+class Barrier {
+ public:
+  __device__ __forceinline__ void init(uint32_t arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&state_)), "r"(arrivals)
+                 : "memory");
+  }
+  // Makes initialised barriers visible to the copy engine.
+  __device__ static __forceinline__ void publish() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __device__ __forceinline__ void arrive() {
+    asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0];" ::"r"(shared_address(&state_))
+                 : "memory");
+  }
+  // Arrives and says how many bytes copies will bring.
+  __device__ __forceinline__ void expect(uint32_t bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&state_)),
+                 "r"(bytes)
+                 : "memory");
+  }
+  // Until the phase of this parity (0, 1, 0, ...) has ended.
+  __device__ __forceinline__ void wait(uint32_t parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cta.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra again;\n"
+        "}\n" ::"r"(shared_address(&state_)),
+        "r"(parity)
+        : "memory");
+  }
+  __device__ __forceinline__ uint32_t address() const { return shared_address(&state_); }
+
+ private:
+  uint64_t state_;
+};
+
+// Bytes read once and by nobody else: first to leave L2. `bytes` and both addresses are multiples of 16.
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t bytes, const Barrier& done,
+                                          uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
+      "[%3], %4;" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(done.address()), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+}  // namespace ringmaster::gpu_worker::cuda
