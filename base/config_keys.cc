@@ -154,8 +154,7 @@ std::vector<ConfigKey> make_keys() {
        "See max_restarts."},
       {s, "restart_delay", DurationField{at<kSupervisor, &S::restart_delay>, 0, 3600 * kSecond},
        "The first restart in a restart_window is immediate, the second waits this long, each further one "
-       "twice "
-       "as long, at most 5min; all of it 25 % more or less at random."},
+       "twice as long, at most 5min; all of it 25 % more or less at random."},
       {s, "hang_timeout", DurationField{at<kSupervisor, &S::hang_timeout>, 3 * kSecond, 3600 * kSecond},
        "A process whose loop gives no sign of life for so long (stopped, looping) is killed and restarted."},
       {s, "ready_timeout",

@@ -218,6 +218,25 @@ TEST(Codec, RandomGarbageBehindAValidIdentifier) {
   }
 }
 
+// The same bytes at an address that their lists of 64-bit fields cannot be read at. Lists without elements
+// have no such address.
+TEST(Codec, ListsThatAreNotAlignedAreRefused) {
+  for (const bool with_elements : {false, true}) {
+    AuditReplyT reply;
+    reply.router = std::make_unique<RouterBooksT>();
+    if (with_elements) reply.router->queries = {7};
+    flatbuffers::FlatBufferBuilder b;
+    const auto body = CreateAuditReply(b, &reply);
+    const Message whole = finished((seal<ClientMessage>(b, ClientBody::AuditReply, body.Union()), b));
+    alignas(8) std::byte moved[1024];
+    ASSERT_LE(whole.size() + 4, sizeof moved);
+    std::memcpy(moved, whole.data(), whole.size());
+    EXPECT_TRUE(open<ClientMessage>({moved, whole.size()}).ok());
+    std::memcpy(moved + 4, whole.data(), whole.size());
+    EXPECT_EQ(open<ClientMessage>({moved + 4, whole.size()}).ok(), !with_elements);
+  }
+}
+
 TEST(Codec, CodesHaveTheSameNamesHereAndThere) {
   for (int i = 0; i <= static_cast<int>(Code::MAX); ++i)
     EXPECT_EQ(EnumNameCode(static_cast<Code>(i)), name(static_cast<ringmaster::Code>(i)));
