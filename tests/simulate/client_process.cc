@@ -1,6 +1,7 @@
 #include "tests/simulate/client_process.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace ringmaster::simulate {
 namespace {
@@ -31,7 +32,10 @@ void ClientProcess::start(const PlannedRequest& planned, Nanos now) {
   seen.started_at = now;
   world_.trace("{} starts {}: {} prompt tokens, then {}", name_, short_name(planned.uid),
                seen.oracle->prompt_tokens(), seen.oracle->ids().size());
-  as_process([&] { (void)session_.start(planned.uid, planned.request, now); });
+  // Copied by the caller: the variant of libstdc++ 12 does not survive a copy of strings and vectors that
+  // throws (it takes it for one that can never be without a value).
+  client::Request request = planned.request;
+  as_process([&] { (void)session_.start(planned.uid, std::move(request), now); });
 }
 
 void ClientProcess::cancel(Uid uid) {
