@@ -4,9 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +12,7 @@
 #include "gpu-worker/device/cuda/cuda_error.h"
 #include "gpu-worker/kernels/cuda/fill.h"
 #include "gpu-worker/kernels/packing.h"
+#include "gpu-worker/model/tensors.h"
 
 namespace ringmaster::gpu_worker::cuda {
 namespace {
@@ -22,8 +21,7 @@ constexpr size_t kChunkBytes = 8 << 20;  // converted and copied at a time by a 
 
 // Where rows of a tensor of the file go.
 struct Target {
-  const GgufTensor* tensor = nullptr;
-  kernels::SourceForm form{};
+  SourceTensor from;
   uint32_t rows = 0, columns = 0;
   bf16* to = nullptr;     // the first row
   uint32_t stride = 1;    // rows of the target from one to the next
@@ -31,64 +29,24 @@ struct Target {
   uint32_t rope_dims = 0;
 };
 
-std::optional<kernels::SourceForm> source_form(TensorType type) {
-  switch (type) {
-    case TensorType::kF32:
-      return kernels::SourceForm::kF32;
-    case TensorType::kF16:
-      return kernels::SourceForm::kF16;
-    case TensorType::kBF16:
-      return kernels::SourceForm::kBF16;
-    case TensorType::kQ4_0:
-      return kernels::SourceForm::kQ4_0;
-    case TensorType::kQ4_1:
-      return kernels::SourceForm::kQ4_1;
-    case TensorType::kQ8_0:
-      return kernels::SourceForm::kQ8_0;
-    default:
-      return std::nullopt;
-  }
-}
-
-Result<Target> find(const Gguf& file, const std::string& name, uint32_t rows, uint32_t columns, bf16* to) {
-  const GgufTensor* tensor = file.tensor(name);
-  if (tensor == nullptr) return Error{Code::kMalformed, file.path() + ": tensor " + name + " is missing"};
-  const std::vector<uint64_t> shape =
-      rows == 1 ? std::vector<uint64_t>{columns} : std::vector<uint64_t>{columns, rows};
-  if (tensor->shape != shape)
-    return Error{Code::kMalformed, file.path() + ": tensor " + name + " has another shape than [" +
-                                       std::to_string(columns) +
-                                       (rows == 1 ? "]" : ", " + std::to_string(rows) + "]")};
-  const std::optional<kernels::SourceForm> form = source_form(tensor->type);
-  if (!form)
-    return Error{Code::kUnsupported, file.path() + ": tensor " + name + " has the type " +
-                                         std::string(ringmaster::name(tensor->type)) +
-                                         "; the cuda device reads F32, F16, BF16, Q4_0, Q4_1 and Q8_0"};
-  if (tensor->data.size() != kernels::source_row_bytes(*form, columns) * rows)
-    return Error{Code::kMalformed, file.path() + ": tensor " + name + " has " +
-                                       std::to_string(tensor->data.size()) + " bytes; expected " +
-                                       std::to_string(kernels::source_row_bytes(*form, columns) * rows)};
-  return Target{.tensor = tensor, .form = *form, .rows = rows, .columns = columns, .to = to};
-}
-
 // All tensors of the model with their places.
 Result<std::vector<Target>> targets(const Gguf& file, const ModelDescription& d, const Weights& w) {
   std::vector<Target> all;
-  Status status = ok_status();
+  Status status = check_all_known(file, d.layers);
   const auto add = [&](const std::string& name, uint32_t rows, uint32_t columns, bf16* to,
                        uint32_t stride = 1, bool rotary = false) {
     if (!status) return;
-    Result<Target> target = find(file, name, rows, columns, to);
-    if (!target) {
-      status = target.error();
+    const Result<SourceTensor> tensor = find_tensor(file, name, rows, columns, rows == 1, "the cuda device");
+    if (!tensor) {
+      status = tensor.error();
       return;
     }
-    target->stride = stride;
+    Target target{.from = *tensor, .rows = rows, .columns = columns, .to = to, .stride = stride};
     if (rotary && d.rope.pairs == Rope::Pairs::kHalves) {
-      target->head_dim = d.head_dim;
-      target->rope_dims = d.rope.dims;
+      target.head_dim = d.head_dim;
+      target.rope_dims = d.rope.dims;
     }
-    all.push_back(*target);
+    all.push_back(target);
   };
   const uint32_t q_rows = d.heads * d.head_dim, kv_rows = d.kv_heads * d.head_dim;
   add("token_embd.weight", d.vocab_size, d.hidden, w.embedding);
@@ -153,9 +111,9 @@ class Loader {
     const Target& t = *job.target;
     auto* const out = reinterpret_cast<uint16_t*>(buffers_[jobs_ % 2].data());
     row_.resize(t.columns);
-    const size_t row_bytes = kernels::source_row_bytes(t.form, t.columns);
+    const size_t row_bytes = kernels::source_row_bytes(t.from.form, t.columns);
     for (uint32_t row = job.first; row < job.last; ++row) {
-      kernels::dequantize_row(row_.data(), t.tensor->data.data() + row * row_bytes, t.columns, t.form);
+      kernels::dequantize_row(row_.data(), t.from.data.data() + row * row_bytes, t.columns, t.from.form);
       const uint32_t to = t.head_dim != 0 ? neighbour_row(row, t.head_dim, t.rope_dims) : row;
       std::transform(row_.begin(), row_.end(), out + size_t{to - job.first} * t.columns, to_bf16);
     }
