@@ -9,12 +9,13 @@
 #include <utility>
 
 #include "base/gguf.h"
+#include "gpu-worker/device/common/kv_size.h"
+#include "gpu-worker/device/common/plan_check.h"
 #include "gpu-worker/device/cpu/decoder.h"
 #include "gpu-worker/device/cpu/host.h"
 #include "gpu-worker/device/cpu/kv_memory.h"
 #include "gpu-worker/device/cpu/step_buffers.h"
 #include "gpu-worker/device/cpu/team.h"
-#include "gpu-worker/device/common/plan_check.h"
 #include "gpu-worker/kernels/dispatch.h"
 #include "gpu-worker/model/description.h"
 #include "gpu-worker/model/weights.h"
@@ -153,24 +154,8 @@ Result<KvMemory> plan_kv(const GpuWorkerConfig& config, const ModelDescription& 
               .kv_heads = d.kv_heads,
               .head_dim = d.head_dim,
               .block_tokens = config.block_tokens};
-  if (config.context_length > d.context_length)
-    return Error{Code::kInvalidArgument, "gpu-worker.context_length is " +
-                                             std::to_string(config.context_length) +
-                                             "; allowed with this model: at most " +
-                                             std::to_string(d.context_length) + ", or 0 for that"};
-  const uint64_t blocks = config.kv_memory / kv.block_bytes();
-  if (blocks == 0)
-    return Error{Code::kResourceExhausted, "gpu-worker.kv_memory is " + std::to_string(config.kv_memory) +
-                                               " bytes; one block of " + std::to_string(config.block_tokens) +
-                                               " tokens of this model takes " +
-                                               std::to_string(kv.block_bytes())};
-  info.num_blocks = static_cast<uint32_t>(std::min<uint64_t>(blocks, UINT32_MAX));
-  info.block_tokens = config.block_tokens;
-  info.kv_bytes = info.num_blocks * kv.block_bytes();
-  // One limit everywhere: what was asked for or else what the model allows, and what the blocks can hold.
-  const uint64_t context = config.context_length != 0 ? config.context_length : d.context_length;
-  info.context_length =
-      static_cast<uint32_t>(std::min(context, uint64_t{info.num_blocks} * info.block_tokens));
+  if (Status status = size_kv(config, kv.block_bytes(), d.context_length, info); !status)
+    return status.error();
   return kv;
 }
 

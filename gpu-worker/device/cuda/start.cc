@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "gpu-worker/device/common/kv_size.h"
 #include "gpu-worker/device/cuda/cuda_error.h"
 #include "gpu-worker/model/shape.h"
 
@@ -56,18 +57,13 @@ Status choose_device(Started& s) {
   return ok_status();
 }
 
-Status check_config(const GpuWorkerConfig& config, const ModelDescription& d) {
+Status check_config(const GpuWorkerConfig& config) {
   if (config.block_tokens != kBlockTokens)
     return Error{Code::kInvalidArgument, "gpu-worker.block_tokens is " + std::to_string(config.block_tokens) +
                                              "; the cuda device has blocks of " +
                                              std::to_string(kBlockTokens)};
   if (config.max_running == 0)
     return Error{Code::kInvalidArgument, "gpu-worker.max_running is 0; allowed: at least 1"};
-  if (config.context_length > d.context_length)
-    return Error{Code::kInvalidArgument, "gpu-worker.context_length is " +
-                                             std::to_string(config.context_length) +
-                                             "; allowed with this model: at most " +
-                                             std::to_string(d.context_length) + ", or 0 for that"};
   return ok_status();
 }
 
@@ -101,17 +97,8 @@ Status plan_memory(const GpuWorkerConfig& config, uint64_t weight_bytes, Started
     return status;
   s.kv = {.layers = d.layers, .kv_heads = d.kv_heads, .head_dim = d.head_dim};
   const uint64_t block_bytes = s.kv.block_values() * sizeof(bf16);
-  const uint64_t context = config.context_length != 0 ? config.context_length : d.context_length;
   s.info.num_lanes = config.max_running;
-  s.info.block_tokens = kBlockTokens;
-  s.info.num_blocks =
-      static_cast<uint32_t>(std::min<uint64_t>(config.kv_memory / block_bytes, UINT32_MAX - 1));
-  if (s.info.num_blocks == 0)
-    return Error{Code::kResourceExhausted, "gpu-worker.kv_memory is " + std::to_string(config.kv_memory) +
-                                               " bytes; one block of " + std::to_string(kBlockTokens) +
-                                               " tokens of this model takes " + std::to_string(block_bytes)};
-  s.info.context_length =
-      static_cast<uint32_t>(std::min(context, uint64_t{s.info.num_blocks} * kBlockTokens));
+  if (Status status = size_kv(config, block_bytes, d.context_length, s.info); !status) return status;
   const uint64_t table =
       uint64_t{config.max_running} * ((s.info.context_length + kBlockTokens - 1) / kBlockTokens);
   s.limits = {.tokens = std::max(config.step_tokens, config.max_running),
@@ -123,16 +110,15 @@ Status plan_memory(const GpuWorkerConfig& config, uint64_t weight_bytes, Started
               .decode_warps = static_cast<uint32_t>(s.multiprocessors) * decode_warps(d.head_dim)};
   Layout count;
   place_step(s, count);
-  const uint64_t kv_bytes = (uint64_t{s.info.num_blocks} + 1) * block_bytes,
-                 needed = weight_bytes + count.bytes() + kv_bytes + kReserve;
-  s.info.kv_bytes = kv_bytes;
+  s.info.kv_bytes += block_bytes;  // the scratch block
+  const uint64_t needed = weight_bytes + count.bytes() + s.info.kv_bytes + kReserve;
   s.info.weights_bytes = weight_bytes;
   if (needed <= free) return ok_status();
   return Error{Code::kResourceExhausted, "the cuda device needs " + mebibytes(needed) + " (weights " +
-                                             mebibytes(weight_bytes) + ", kv_memory " + mebibytes(kv_bytes) +
-                                             ", step buffers " + mebibytes(count.bytes()) + ", reserve " +
-                                             mebibytes(kReserve) + "); free: " + mebibytes(free) + " of " +
-                                             mebibytes(total) +
+                                             mebibytes(weight_bytes) + ", kv_memory " +
+                                             mebibytes(s.info.kv_bytes) + ", step buffers " +
+                                             mebibytes(count.bytes()) + ", reserve " + mebibytes(kReserve) +
+                                             "); free: " + mebibytes(free) + " of " + mebibytes(total) +
                                              ". Lower gpu-worker.kv_memory or max_running, choose a smaller "
                                              "model, or end the process that holds the rest"};
 }
@@ -189,7 +175,7 @@ Result<Started> start(const GpuWorkerConfig& config, const std::string& model_pa
   s.description = std::move(*description);
   if (Status status = check_executable(s.description); !status)
     return Error{status.error().code, model_path + ": " + status.error().message};
-  if (Status status = check_config(config, s.description); !status) return status.error();
+  if (Status status = check_config(config); !status) return status.error();
   if (Status status = choose_device(s); !status) return status.error();
   Layout count;
   place_weights(s.description, count);

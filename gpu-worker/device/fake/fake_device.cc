@@ -12,6 +12,7 @@
 #include "base/context_hash.h"
 #include "base/gguf.h"
 #include "base/log.h"
+#include "gpu-worker/device/common/kv_size.h"
 #include "shm/pause.h"
 
 namespace ringmaster::gpu_worker {
@@ -409,20 +410,10 @@ Result<std::unique_ptr<Device>> make_fake_device(const GpuWorkerConfig& config, 
   info.model = model->name;
   info.weights_hash = model->hash;
   info.vocab_size = model->vocab_size;
-  info.context_length = config.context_length != 0 ? config.context_length : model->context_length;
-  info.block_tokens = config.block_tokens;
   info.num_lanes = config.max_running;
-  const uint64_t block_bytes = config.block_tokens * kFakeKvBytesPerToken;
-  info.num_blocks = static_cast<uint32_t>(
-      std::min<uint64_t>(config.kv_memory / block_bytes, UINT32_MAX / config.block_tokens));
-  info.kv_bytes = info.num_blocks * block_bytes;
-  if (info.num_blocks == 0)
-    return Error{Code::kResourceExhausted,
-                 fmt::format("gpu-worker.kv_memory is {} bytes; one block of {} tokens takes {}",
-                             config.kv_memory, config.block_tokens, block_bytes)};
-  // As on every device: what was asked for or else what the model allows, and what the blocks can hold.
-  info.context_length = static_cast<uint32_t>(
-      std::min<uint64_t>(info.context_length, uint64_t{info.num_blocks} * info.block_tokens));
+  if (auto status = size_kv(config, config.block_tokens * kFakeKvBytesPerToken, model->context_length, info);
+      !status)
+    return std::move(status).error();
   return std::unique_ptr<Device>(
       std::make_unique<FakeDevice>(config.fake, std::move(info), std::move(model->never), std::move(clock)));
 }
