@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "base/gguf.h"
+#include "gpu-worker/device/common/plan_check.h"
 #include "gpu-worker/device/cuda/cuda_error.h"
 #include "gpu-worker/device/cuda/decoder.h"
 #include "gpu-worker/device/cuda/graphs.h"
 #include "gpu-worker/device/cuda/start.h"
-#include "gpu-worker/device/common/plan_check.h"
 
 namespace ringmaster::gpu_worker {
 namespace cuda {
@@ -118,7 +118,7 @@ class CudaDevice final : public Device {
     result.step = flight.step;
     result.error = std::move(flight.error);
     if (!result.error)
-      for (uint32_t i = 0; i < flight.samples; ++i)
+      for (size_t i = 0; i < flight.lanes.size(); ++i)
         result.rows.push_back(sampled(flight.lanes[i], sets_[flight.set].results[i]));
     return result;
   }
@@ -133,7 +133,6 @@ class CudaDevice final : public Device {
   struct Flight {
     uint64_t step = 0;
     uint32_t set = 0;
-    uint32_t samples = 0;
     std::vector<Lane> lanes;  // of the samples
     std::optional<Error> error;
   };
@@ -163,7 +162,6 @@ class CudaDevice final : public Device {
         decode_only(plan) ? graphs_.class_of(static_cast<uint32_t>(plan.rows.size())).value_or(0) : 0;
     Result<StepShape> shape = fill_inputs(plan, parts_.limits, graph_rows, set.host);
     if (!shape) return shape.error();
-    flight.samples = shape->real_samples;
     for (const StepRow& row : plan.rows)
       if (row.samples) flight.lanes.push_back(row.lane);
     Status s = copy_inputs(flight.set, *shape);

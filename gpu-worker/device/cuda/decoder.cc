@@ -8,17 +8,6 @@
 #include "gpu-worker/kernels/cuda/skinny.h"
 
 namespace ringmaster::gpu_worker::cuda {
-namespace {
-
-// Above so many rows cuBLASLt is quicker (bench/cuda_decode).
-constexpr uint32_t kMostSkinny = 16;
-
-bool skinny(uint32_t rows, uint32_t n, uint32_t k) {
-  return rows <= kMostSkinny && skinny_fits({.n = n, .k = k, .rows = rows});
-}
-
-}  // namespace
-
 Status check_executable(const ModelDescription& d) {
   const auto refuse = [&](const std::string& what) {
     return Error{Code::kUnsupported, "the cuda device does not run models with " + what};
@@ -99,7 +88,7 @@ Status Decoder::layer(const Step& step, uint32_t index) {
   const Gate kind = d.activation == Activation::kSilu ? Gate::kSilu : Gate::kGeluTanh;
 
   Status s = ok_status();
-  if (skinny(rows, qkv_width, d.hidden)) {
+  if (skinny_fits({.n = qkv_width, .k = d.hidden, .rows = rows})) {
     s = check(project_qkv(step.how, {w.qkv, qkv_width, d.hidden, b.x, rows}, before_attention, nullptr,
                           step.tokens, rope, p_.kv, index, d.heads, b.q),
               "queries, keys and values");
@@ -125,7 +114,7 @@ Status Decoder::layer(const Step& step, uint32_t index) {
     s = p_.matmul.run(step.how.stream, b.x, b.attended, w.attention_output, rows, d.hidden, q_width, true);
   }
   if (!s) return s;
-  if (skinny(rows, 2 * d.feed_forward, d.hidden)) {
+  if (skinny_fits({.n = 2 * d.feed_forward, .k = d.hidden, .rows = rows})) {
     s = check(gated_product(step.how, {w.gate_up, 2 * d.feed_forward, d.hidden, b.x, rows},
                             before_feed_forward, kind, b.activated),
               "feed-forward");
@@ -170,11 +159,11 @@ Status Decoder::head(const Step& step) {
                             {p_.weights.output_norm, d.norm_epsilon}, b.normed),
                    "norm");
   if (!s) return s;
-  if (skinny(rows, width, d.hidden) || d.final_soft_cap != 0) {
-    for (uint32_t first = 0; s && first < rows; first += kMostSkinny)
+  if (skinny_fits({.n = width, .k = d.hidden, .rows = rows}) || d.final_soft_cap != 0) {
+    for (uint32_t first = 0; s && first < rows; first += kSkinnyRows)
       s = check(logits(step.how,
                        {p_.weights.head, width, d.hidden, b.normed + size_t{first} * d.hidden,
-                        std::min(kMostSkinny, rows - first)},
+                        std::min(kSkinnyRows, rows - first)},
                        d.final_soft_cap, b.logits + size_t{first} * width),
                 "logits");
   } else {

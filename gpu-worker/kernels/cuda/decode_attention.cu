@@ -7,22 +7,6 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
 
-template <int kHeadDim>
-__device__ __forceinline__ void load_keys(KeyFragments<kHeadDim>& k, const bf16* piece, uint32_t lane) {
-  const uint4* const from = reinterpret_cast<const uint4*>(piece) + lane;
-#pragma unroll
-  for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-    for (int i = 0; i < kHeadDim / 32; ++i) k.v[tile][i] = from[(tile * (kHeadDim / 32) + i) * kWarp];
-}
-
-template <int kHeadDim>
-__device__ __forceinline__ void load_values(ValueFragments<kHeadDim>& v, const bf16* piece, uint32_t lane) {
-  const uint4* const from = reinterpret_cast<const uint4*>(piece + kBlockTokens * kHeadDim) + lane;
-#pragma unroll
-  for (int i = 0; i < kHeadDim / 16; ++i) v.v[i] = from[i * kWarp];
-}
-
 // One warp's work: a piece of one row's keys for one key-value head.
 struct Work {
   DecodePiece piece;
@@ -126,10 +110,10 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(const AttentionShape s
   KeyFragments<kHeadDim> k;
   ValueFragments<kHeadDim> v;
   const auto load = [&](const Work& w, uint32_t key, bool keys, bool values) {
-    const bf16* const piece =
-        kv.piece(plan.block_table[w.piece.first_block + key / kBlockTokens], layer, w.kv_head);
-    if (keys) load_keys<kHeadDim>(k, piece, lane);
-    if (values) load_values<kHeadDim>(v, piece, lane);
+    const uint4* const piece = reinterpret_cast<const uint4*>(
+        kv.piece(plan.block_table[w.piece.first_block + key / kBlockTokens], layer, w.kv_head));
+    if (keys) load_keys<kHeadDim>(k, piece);
+    if (values) load_values<kHeadDim>(v, piece);
   };
   const float factor = to_log2(shape.scale, shape.soft_cap);
   Work w;

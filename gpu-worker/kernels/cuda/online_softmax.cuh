@@ -26,11 +26,26 @@ struct ValueFragments {
   uint4 v[kHeadDim / 16];
 };
 
+// A lane's share of a block's piece (mma_layout.h), in device or shared memory: keys, and behind them values.
+template <int kHeadDim>
+__device__ __forceinline__ void load_keys(KeyFragments<kHeadDim>& k, const uint4* piece) {
+  const uint4* const from = piece + threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 16; ++i) k.v[i / (kHeadDim / 32)][i % (kHeadDim / 32)] = from[i * kWarp];
+}
+template <int kHeadDim>
+__device__ __forceinline__ void load_values(ValueFragments<kHeadDim>& v, const uint4* piece) {
+  const uint4* const from = piece + kHeadDim / 16 * kWarp + threadIdx.x % kWarp;
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 16; ++i) v.v[i] = from[i * kWarp];
+}
+
 // Of kTiles tiles of 16 queries against the two tiles of eight keys of block number kBlock; not scaled yet. A
 // product waits for the one before on the same accumulator, so they take turns.
 template <int kHeadDim, int kBlock, int kTiles, int kWidth>
 __device__ __forceinline__ void scores(Accumulator (&all)[kTiles][kWidth],
-                                       const Queries<kHeadDim> (&q)[kTiles], const KeyFragments<kHeadDim>& k) {
+                                       const Queries<kHeadDim> (&q)[kTiles],
+                                       const KeyFragments<kHeadDim>& k) {
   const auto at = [&](int t, int tile) -> Accumulator& { return all[t][2 * kBlock + tile]; };
 #pragma unroll
   for (int t = 0; t < kTiles; ++t) at(t, 0) = at(t, 1) = {};

@@ -101,7 +101,7 @@ __global__ __launch_bounds__(kThreads) void prefill_kernel(const AttentionShape 
     wait_for_copies<T::kStages - 2>();
     __syncthreads();
     fetch(stage + T::kStages - 1);
-    const uint4* const from = stages + stage % T::kStages * kStageChunks + lane;
+    const uint4* const pieces = stages + stage % T::kStages * kStageChunks;
 #pragma unroll 1
     for (int b = 0; b < kStageBlocks; b += kBlocks) {
       const uint32_t key = (stage * kStageBlocks + b) * kBlockTokens;
@@ -112,9 +112,7 @@ __global__ __launch_bounds__(kThreads) void prefill_kernel(const AttentionShape 
       Accumulator s[T::kQueryTiles][2 * kBlocks];
       const auto keys_of = [&](int block) {
         KeyFragments<kHeadDim> k;
-#pragma unroll
-        for (int i = 0; i < kHeadDim / 16; ++i)
-          k.v[i / (kHeadDim / 32)][i % (kHeadDim / 32)] = from[(b + block) * kPieceChunks + i * kWarp];
+        load_keys<kHeadDim>(k, pieces + (b + block) * kPieceChunks);
         return k;
       };
       scores<kHeadDim, 0>(s, queries, keys_of(0));
@@ -139,9 +137,7 @@ __global__ __launch_bounds__(kThreads) void prefill_kernel(const AttentionShape 
         if (block > 0 && !both) break;
         const uint32_t first_key = key + block * kBlockTokens;
         ValueFragments<kHeadDim> v;
-#pragma unroll
-        for (int i = 0; i < kHeadDim / 16; ++i)
-          v.v[i] = from[(b + block) * kPieceChunks + (kHeadDim / 16 + i) * kWarp];
+        load_values<kHeadDim>(v, pieces + (b + block) * kPieceChunks);
         if (first_key + kBlockTokens > end) clear_from<kHeadDim>(v, first_key, end);
 #pragma unroll
         for (int t = 0; t < T::kQueryTiles; ++t) running[t].add(weights[t][block], v);

@@ -360,16 +360,17 @@ cudaError_t launch_product(const Launch& how, const Product& p, const Norm& norm
   return p.rows <= 8 ? launch_rows<8, kNorm>(how, p, norm, out) : launch_rows<16, kNorm>(how, p, norm, out);
 }
 
-}  // namespace
-
-bool add_product_fits(const Product& p) {
+// Parts of its columns that add_product takes a product in; 0: it does not fit.
+uint32_t parts_for(const Product& p) {
   for (uint32_t parts = 1; parts <= kMostParts; ++parts) {
     Product part = p;
     part.k = p.k / parts;
-    if (p.k % (parts * kColumns) == 0 && skinny_fits(part)) return true;
+    if (p.k % (parts * kColumns) == 0 && skinny_fits(part)) return parts;
   }
-  return false;
+  return 0;
 }
+
+}  // namespace
 
 bool skinny_fits(const Product& p) {
   return p.rows > 0 && p.rows <= kSkinnyRows && p.n > 0 && p.n % kStrip == 0 && p.k > 0 &&
@@ -383,19 +384,21 @@ cudaError_t project_qkv(const Launch& how, const Product& p, const Norm& norm, c
       how, p, norm, QkvOut{tokens, rope, kv, bias, q, layer, heads * kv.head_dim, kv.kv_heads * kv.head_dim});
 }
 
+bool add_product_fits(const Product& p) {
+  return parts_for(p) != 0;
+}
+
 // Many long rows are taken in parts of their columns, as few as fit.
 cudaError_t add_product(const Launch& how, const Product& p, bf16* residual) {
-  for (uint32_t parts = 1; parts <= kMostParts; ++parts) {
-    Product part = p;
-    part.row_stride = p.stride();
-    part.k = p.k / parts;
-    if (p.k % (parts * kColumns) != 0 || !skinny_fits(part)) continue;
-    for (uint32_t i = 0; i < parts; ++i, part.weights += part.k, part.x += part.k)
-      if (cudaError_t e = launch_product<false>(how, part, {}, ResidualOut{residual, p.n}); e != cudaSuccess)
-        return e;
-    return cudaSuccess;
-  }
-  return cudaErrorInvalidValue;
+  const uint32_t parts = parts_for(p);
+  if (parts == 0) return cudaErrorInvalidValue;
+  Product part = p;
+  part.row_stride = static_cast<uint32_t>(p.stride());
+  part.k = p.k / parts;
+  for (uint32_t i = 0; i < parts; ++i, part.weights += part.k, part.x += part.k)
+    if (cudaError_t e = launch_product<false>(how, part, {}, ResidualOut{residual, p.n}); e != cudaSuccess)
+      return e;
+  return cudaSuccess;
 }
 
 cudaError_t gated_product(const Launch& how, const Product& p, const Norm& norm, Gate gate, bf16* y) {
