@@ -45,18 +45,6 @@ void require(bool holds, const char* what) {
 
 }  // namespace
 
-std::string read_file(const std::string& path) {
-  std::ifstream in(path);
-  std::stringstream text;
-  text << in.rdbuf();
-  return text.str();
-}
-
-void sleep_for(Nanos time) {
-  const timespec t{time / kSecond, time % kSecond};
-  nanosleep(&t, nullptr);
-}
-
 pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>& environment,
             const std::string& output, int ready_fd) {
   const pid_t parent = getpid();

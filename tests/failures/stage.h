@@ -14,8 +14,12 @@
 #include "base/clock.h"
 #include "base/unique_fd.h"
 #include "client/cpp/ringmaster.h"
+#include "tests/process/support/cluster.h"
 
 namespace ringmaster::failures {
+
+using test::read_file;
+using test::sleep_for;
 
 // The call that is to fail. n 0: none, the calls are counted.
 struct Failure {
@@ -113,7 +117,5 @@ std::vector<Finding> audit(const std::string& config, const std::string& first, 
 
 // Lines that say more than "I" (info) in the log's format.
 std::string complaints(const std::string& text);
-std::string read_file(const std::string& path);
-void sleep_for(Nanos time);
 
 }  // namespace ringmaster::failures

@@ -15,7 +15,7 @@
 #include "launcher/serving_probe.h"
 #include "launcher/state_dir.h"
 #include "launcher/supervisor.h"
-#include "support.h"
+#include "running_supervisor.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -233,58 +233,23 @@ TEST(NotReady, NamesEveryCause) {
 
 // ---- the whole supervisor ----
 
-class RestartTest : public ::testing::Test {
+class RestartTest : public RunningSupervisor {
  protected:
   RestartTest() {
     limits_.max_restarts = 3;
-    limits_.restart_window = 60 * kSecond;
-    limits_.restart_delay = 20 * kMillisecond;
     limits_.ready_timeout = 20 * kSecond;
-    limits_.drain_timeout = 5 * kSecond;
     limits_.hang_timeout = 20 * kSecond;
   }
-  ~RestartTest() override {
-    if (pid_ > 0) kill(pid_, SIGKILL), waitpid(pid_, nullptr, 0);
-    wait_until([&] { return !state_dir_is_locked(state()); });
-  }
 
-  std::string state() const { return folder_ / "state"; }
-  std::string messages() const { return slurp(folder_ / "stderr"); }
   bool is_up() const { return std::filesystem::exists(folder_ / "ready"); }
-
   void start(const std::string& script) {
-    ASSERT_TRUE(create_state_dir(state()).ok());
-    pid_ = fork();
-    ASSERT_GE(pid_, 0);
-    if (pid_ > 0) return;
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    setpgid(0, 0);
-    dup2(open((folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600), STDERR_FILENO);
-    const Result<UniqueFd> lock = lock_state_dir(state());
-    MergedOutput output(STDERR_FILENO, false, {"supervisor", "worker"});
-    if (!lock.ok() || !log::open("supervisor", "", LogConfig{}).ok()) _exit(9);
-    ChildSpec spec;
-    spec.name = "worker";
-    spec.argv = {"/bin/sh", "-c", "J=" + (folder_ / "journal") + "; " + script};
-    Supervisor supervisor({.cluster = "test",
-                           .duties = {state(), {}, lock.value().get(), LogConfig{}},
-                           .limits = limits_,
-                           .serves = serves_},
-                          {spec}, output, [&] { spill(folder_ / "ready", "yes"); });
-    const Status ended = supervisor.run();
-    if (!ended.ok()) spill(folder_ / "failure", ended.error().message);
-    _exit(ended.ok() ? 0 : 1);
+    child("worker", script);
+    RunningSupervisor::start();
   }
   bool wait_for_up() {
     return wait_until([&] { return is_up(); }, kLimit);
   }
-
-  int ended() {
-    int status = -1;
-    if (!wait_until([&] { return waitpid(pid_, &status, WNOHANG) == pid_; }, kLimit)) return 99;
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 100 + WTERMSIG(status);
-  }
+  int ended() { return RunningSupervisor::ended(kLimit); }
 
   ChildRecord worker() {
     const Result<SupervisorRecord> record = read_record(state());
@@ -292,10 +257,6 @@ class RestartTest : public ::testing::Test {
   }
 
   static constexpr Nanos kLimit = 15 * kSecond;
-  Folder folder_;
-  SupervisorConfig limits_;
-  std::function<Status()> serves_;
-  pid_t pid_ = 0;
 };
 
 constexpr const char* kServe = "echo READY >&3; exec 3>&-; exec sleep 1000";

@@ -16,9 +16,6 @@
 #include <sstream>
 
 namespace ringmaster::test {
-namespace {
-
-namespace fs = std::filesystem;
 
 std::string read_file(const std::string& path) {
   std::ifstream in(path);
@@ -31,6 +28,10 @@ void sleep_for(Nanos time) {
   const timespec t{time / kSecond, time % kSecond};
   nanosleep(&t, nullptr);
 }
+
+namespace {
+
+namespace fs = std::filesystem;
 
 // Starts argv with stdout and stderr into files; the child dies with the test.
 pid_t spawn(const std::vector<std::string>& argv, const std::vector<std::string>& env, const std::string& in,

@@ -15,6 +15,9 @@
 
 namespace ringmaster::test {
 
+std::string read_file(const std::string& path);  // all of it; empty: it is not there
+void sleep_for(Nanos time);
+
 struct Ended {
   int exit_code = -1;  // -1: killed by a signal or still running
   std::string out;
