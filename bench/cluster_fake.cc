@@ -23,16 +23,8 @@ void first_token(bench::BenchCluster& cluster) {
   auto client = cluster.connect();
   std::vector<double> added;
   for (int i = 0; i < 250; ++i) {
-    client::Request request;
-    request.prompt = std::string("Hello");
-    request.max_tokens = 1;
-    const Nanos start = monotonic_now();
-    Nanos first = 0;
-    const auto answer = client.generate(
-        request, [&](const client::Piece&) { first = first ? first : monotonic_now() - start; },
-        10 * kSecond);
-    if (!answer || first == 0) bench::die("no first token");
-    if (i >= 50) added.push_back(static_cast<double>(first - kStep) / kMillisecond);
+    const double first = bench::first_token_ms(client);
+    if (i >= 50) added.push_back(first - static_cast<double>(kStep) / kMillisecond);
     bench::sleep_for(kMillisecond);
   }
   bench::figure("cluster_fake.added_ttft_p50", bench::quantile(added, 0.5), "ms");

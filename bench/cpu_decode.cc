@@ -8,6 +8,7 @@
 
 #include "base/config.h"
 #include "bench/device_driver.h"
+#include "gpu-worker/device/cpu/cpu_device.h"
 
 namespace ringmaster::gpu_worker {
 namespace {
@@ -84,7 +85,7 @@ int run(const Options& options) {
   GpuWorkerConfig config;
   config.threads = options.threads;
   const Nanos start = monotonic_now();
-  BenchDevice device(config, options.model);
+  BenchDevice device([&](shm::Doorbell& bell) { return make_cpu_device(config, options.model, bell); });
   std::printf("cpu_decode.load %.1f ms\n", seconds_since(start) * 1e3);
   std::fprintf(stderr, "kernels: %s\n", device->info().variant.c_str());
   decode(device, 1, 8);  // first touches

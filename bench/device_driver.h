@@ -5,25 +5,27 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
-#include "gpu-worker/device/cpu/cpu_device.h"
+#include "gpu-worker/device/device.h"
 #include "shm/doorbell.h"
 
 namespace ringmaster::gpu_worker {
 
 class BenchDevice {
  public:
-  BenchDevice(const GpuWorkerConfig& config, const std::string& model)
-      : bell_(take(shm::Doorbell::create())), device_(take(make_cpu_device(config, model, bell_))) {}
+  using Make = std::function<Result<std::unique_ptr<Device>>(shm::Doorbell& bell)>;
+  explicit BenchDevice(const Make& make) : bell_(take(shm::Doorbell::create())), device_(take(make(bell_))) {}
 
   Device& operator*() { return *device_; }
   Device* operator->() { return device_.get(); }
+  const Device* operator->() const { return device_.get(); }
 
   // The oldest step in flight.
-  StepResult wait() {
+  StepResult wait(Nanos spin = 0) {
     const Nanos deadline = monotonic_now() + 60 * kSecond;
     for (;;) {
       const uint32_t seen = bell_.sequence();
@@ -32,7 +34,7 @@ class BenchDevice {
         return std::move(*result);
       }
       if (monotonic_now() > deadline) fail("a step did not finish in 60 s");
-      bell_.wait(seen, deadline);
+      bell_.wait(seen, deadline, spin);
     }
   }
 

@@ -9,23 +9,7 @@
 
 #include "bench/support/bench_cluster.h"
 
-namespace {
-
 using namespace ringmaster;
-
-double first_token_ms(client::Client& client) {
-  client::Request request;
-  request.prompt = std::string("Hello");
-  request.max_tokens = 1;
-  const Nanos start = monotonic_now();
-  Nanos first = 0;
-  const auto answer = client.generate(
-      request, [&](const client::Piece&) { first = first ? first : monotonic_now() - start; }, 10 * kSecond);
-  if (!answer || first == 0) bench::die("no first token");
-  return static_cast<double>(first) / kMillisecond;
-}
-
-}  // namespace
 
 int main(int argc, char** argv) {
   if (argc != 4) bench::die("usage: bench_idle RINGMASTER SECONDS ROUNDS");
@@ -36,7 +20,7 @@ int main(int argc, char** argv) {
   std::vector<double> warm;
   constexpr int kWarmRequests = 50;
   warm.reserve(kWarmRequests);
-  for (int i = 0; i < kWarmRequests; ++i) warm.push_back(first_token_ms(client));
+  for (int i = 0; i < kWarmRequests; ++i) warm.push_back(bench::first_token_ms(client));
   const auto processes = cluster.processes();
   const auto used = [&] {
     double total = 0;
@@ -51,7 +35,7 @@ int main(int argc, char** argv) {
     bench::sleep_for(std::max(1, std::atoi(argv[2])) * kSecond);
     cpu += used() - before;
     seconds += static_cast<double>(monotonic_now() - begin) / kSecond;
-    late.push_back(first_token_ms(client));
+    late.push_back(bench::first_token_ms(client));
   }
   double memory = 0;
   bool counted_tokenizer = false;

@@ -13,6 +13,7 @@
 #include "base/config.h"
 #include "base/gguf.h"
 #include "bench/device_driver.h"
+#include "gpu-worker/device/cpu/cpu_device.h"
 #include "tokenizer-worker/text/tokenizer.h"
 
 namespace ringmaster::gpu_worker {
@@ -76,7 +77,7 @@ int run(const std::string& model, const std::string& folder) {
   GpuWorkerConfig config;
   config.max_running = kRows;
   config.kv_memory = 64ull << 20;
-  BenchDevice device(config, model);
+  BenchDevice device([&](shm::Doorbell& bell) { return make_cpu_device(config, model, bell); });
   double sum = 0;
   size_t scored = 0;
   for (size_t first = 0; first < ids.size(); first += kWindow) {

@@ -24,6 +24,18 @@ void sleep_for(Nanos time) {
   nanosleep(&t, nullptr);
 }
 
+double first_token_ms(client::Client& client) {
+  client::Request request;
+  request.prompt = std::string("Hello");
+  request.max_tokens = 1;
+  const Nanos start = monotonic_now();
+  Nanos first = 0;
+  const auto answer = client.generate(
+      request, [&](const client::Piece&) { first = first ? first : monotonic_now() - start; }, 10 * kSecond);
+  if (!answer || first == 0) die("no first token");
+  return static_cast<double>(first) / kMillisecond;
+}
+
 double quantile(std::vector<double>& values, double p) {
   const auto at = values.begin() + std::lround(p * static_cast<double>(values.size() - 1));
   std::nth_element(values.begin(), at, values.end());
