@@ -94,7 +94,7 @@ Result<Reply> check_reply(std::span<const std::byte> buffer, const Message& mess
   return reply;
 }
 
-Result<TokenizerEnd> map_slot(const Reply& reply, UniqueFd slot_fd, UniqueFd bell_fd, UniqueFd pidfd) {
+Result<TokenizerEnd> map_slot(const Reply& reply, UniqueFd slot_fd, UniqueFd bell_fd) {
   const auto places = place_rings({reply.command_bytes, reply.prompt_bytes, reply.token_bytes});
   if (!places) return places.error();
   auto memory = MemoryFile::attach(std::move(slot_fd), places->size);
@@ -103,15 +103,27 @@ Result<TokenizerEnd> map_slot(const Reply& reply, UniqueFd slot_fd, UniqueFd bel
   auto bell = Doorbell::attach(std::move(bell_fd));
   if (!bell) return std::move(bell).error();
   const SlotRings rings = rings_of(memory->bytes(), *places);
-  return TokenizerEnd{std::move(memory).value(), Producer(rings.command), Producer(rings.prompt),
-                      Consumer(rings.token),     std::move(bell).value(), reply.slot,
-                      reply.gpu_instance,        std::move(pidfd)};
+  return TokenizerEnd{std::move(memory).value(), Producer(rings.command),
+                      Producer(rings.prompt),    Consumer(rings.token),
+                      std::move(bell).value(),   reply.slot,
+                      reply.gpu_instance,        UniqueFd()};
+}
+
+// Of an answer that gives a slot: whether it is the answer that is wrong, and not this process in want.
+bool answer_is_wrong(Code code) {
+  return code == Code::kMalformed || code == Code::kInvalidArgument || code == Code::kUnsupportedVersion;
 }
 
 }  // namespace
 
-Result<TokenizerEnd> attach_slot(const std::string& socket_path, uint64_t gpu_instance,
-                                 const std::string& own_name, const Doorbell& own_bell, Nanos deadline) {
+SlotRequest::SlotRequest(std::string path, uint64_t gpu_instance, UniqueFd connection, UniqueFd gpu_pidfd)
+    : path_(std::move(path)),
+      gpu_instance_(gpu_instance),
+      connection_(std::move(connection)),
+      gpu_pidfd_(std::move(gpu_pidfd)) {}
+
+Result<SlotRequest> SlotRequest::send(const std::string& socket_path, uint64_t gpu_instance,
+                                      const std::string& own_name, const Doorbell& own_bell, Nanos deadline) {
   if (!valid_holder_name(own_name)) {
     return Error{Code::kInvalidArgument, "name '" + own_name + "': allowed are 1 to " +
                                              std::to_string(kMaxHolderName) +
@@ -133,20 +145,42 @@ Result<TokenizerEnd> attach_slot(const std::string& socket_path, uint64_t gpu_in
   if (auto sent = send_with_fds(socket, std::as_bytes(std::span(&hello, 1)), {&bell_fd, 1}); !sent) {
     return std::move(sent).error();
   }
+  return SlotRequest(socket_path, gpu_instance, std::move(connection).value(), std::move(pidfd).value());
+}
+
+Result<TokenizerEnd> SlotRequest::take(Nanos deadline) {
+  const auto give_up = [&](Error why) {
+    connection_.reset();
+    return why;
+  };
   std::byte buffer[sizeof(Reply) + 1];  // one more shows a reply that is too long
   Message message;
   for (;;) {
-    if (auto ready = wait_readable(socket, deadline); !ready) return std::move(ready).error();
-    const Received got = receive_with_fds(socket, buffer, 2, message);
+    if (auto ready = wait_readable(connection_.get(), deadline); !ready) return std::move(ready).error();
+    // What is only looked at stays in the socket with its descriptors, until the slot is mapped.
+    const Received got = receive_with_fds(connection_.get(), buffer, 2, message, Receive::kPeek);
     if (got == Received::kMessage) break;
     if (got == Received::kClosed) {
-      return Error{Code::kUnavailable,
-                   socket_path + ": the gpu-worker closed the connection without an answer"};
+      return give_up(
+          {Code::kUnavailable, path_ + ": the gpu-worker closed the connection without an answer"});
     }
   }
-  const auto reply = check_reply(buffer, message, gpu_instance);
-  if (!reply) return reply.error();
-  return map_slot(*reply, std::move(message.fds[0]), std::move(message.fds[1]), std::move(pidfd).value());
+  if (message.too_many_fds && message.fds.size() < 2)  // fewer than were sent
+    return system_error("receive a ring slot at " + path_, EMFILE);
+  const auto reply = check_reply(buffer, message, gpu_instance_);
+  if (!reply) return give_up(reply.error());
+  auto end = map_slot(*reply, std::move(message.fds[0]), std::move(message.fds[1]));
+  if (!end) return answer_is_wrong(end.error().code) ? give_up(end.error()) : end.error();
+  end->gpu_pidfd = std::move(gpu_pidfd_);
+  connection_.reset();
+  return end;
+}
+
+Result<TokenizerEnd> attach_slot(const std::string& socket_path, uint64_t gpu_instance,
+                                 const std::string& own_name, const Doorbell& own_bell, Nanos deadline) {
+  auto request = SlotRequest::send(socket_path, gpu_instance, own_name, own_bell, deadline);
+  if (!request) return std::move(request).error();
+  return request->take(deadline);
 }
 
 }  // namespace ringmaster::shm

@@ -66,6 +66,8 @@ Result<MemoryFile> MemoryFile::create(const std::string& name, size_t bytes) {
 Result<MemoryFile> MemoryFile::attach(UniqueFd fd, size_t bytes) {
   // Seals first: a size that can still change proves nothing.
   const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 && errno != EINVAL && errno != EBADF)
+    return system_error("read the seals of the received memory file", errno);
   if (seals < 0) {
     return Error{Code::kMalformed,
                  "the received descriptor is not a memory file; it must come from MemoryFile::create"};

@@ -47,13 +47,38 @@ struct GpuEnd {
   Doorbell tokenizer_bell;  // rung after tokens are committed
 };
 
-// Connects to a gpu-worker's ring socket, sends our name and doorbell, receives a slot of that instance of
-// the gpu-worker and of no other. Blocks up to `deadline`. `own_name`: 1 to kMaxHolderName characters of
-// [A-Za-z0-9._-]. kNotFound: the instance does not listen there (yet, or any more: perhaps its successor
-// does). kUnavailable: nobody listens there. kResourceExhausted: no slot is free. kUnsupportedVersion: the
-// other side was built from another layout. kDeadlineExceeded: a slot may have been taken all the same; it
-// then stays taken until this process ends. A slot is given back by ending the process, not by destroying the
-// TokenizerEnd.
+// A request for a slot that has been sent to a gpu-worker. The slot may be ours from then on, and it is given
+// back only by ending this process. So what this process cannot take now (no answer in time, no memory, no
+// descriptors) stays open and is taken by a later take(): no slot is lost. One thread.
+class SlotRequest {
+ public:
+  // Connects to a gpu-worker's ring socket and sends our name and doorbell; for a slot of that instance of
+  // the gpu-worker and of no other. Blocks up to `deadline` while the backlog is full. `own_name`: 1 to
+  // kMaxHolderName characters of [A-Za-z0-9._-]. kNotFound, kUnavailable: nobody listens there. An error
+  // has asked for nothing.
+  static Result<SlotRequest> send(const std::string& socket_path, uint64_t gpu_instance,
+                                  const std::string& own_name, const Doorbell& own_bell, Nanos deadline);
+
+  // Waits for the answer up to `deadline` and maps the slot. kNotFound: that instance does not listen there
+  // (yet, or any more: perhaps its successor does). kUnavailable: the gpu-worker has closed the connection.
+  // kResourceExhausted: no slot is free, or, while open(), no memory or descriptors here.
+  // kUnsupportedVersion: the other side was built from another layout. kDeadlineExceeded: no answer yet.
+  // REQUIRES: open().
+  Result<TokenizerEnd> take(Nanos deadline);
+  // Whether take() may still get the slot. Not after a slot, a refusal or a malformed answer.
+  bool open() const { return static_cast<bool>(connection_); }
+
+ private:
+  SlotRequest(std::string path, uint64_t gpu_instance, UniqueFd connection, UniqueFd gpu_pidfd);
+
+  std::string path_;
+  uint64_t gpu_instance_;
+  UniqueFd connection_;  // holds the answer until it was used or is of no use
+  UniqueFd gpu_pidfd_;
+};
+
+// A SlotRequest that is sent and taken up to `deadline`, with the errors of both. For a caller that ends if
+// this fails: a slot that was given but could not be taken stays taken until this process ends.
 Result<TokenizerEnd> attach_slot(const std::string& socket_path, uint64_t gpu_instance,
                                  const std::string& own_name, const Doorbell& own_bell, Nanos deadline);
 

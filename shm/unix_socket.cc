@@ -139,7 +139,8 @@ Status send_with_fds(int socket, std::span<const std::byte> message, std::span<c
   return ok_status();
 }
 
-Received receive_with_fds(int socket, std::span<std::byte> buffer, size_t max_fds, Message& message) {
+Received receive_with_fds(int socket, std::span<std::byte> buffer, size_t max_fds, Message& message,
+                          Receive how) {
   message = {};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(kFdRoom * sizeof(int))> control{};
   iovec part{buffer.data(), buffer.size()};
@@ -148,8 +149,12 @@ Received receive_with_fds(int socket, std::span<std::byte> buffer, size_t max_fd
   header.msg_iovlen = 1;
   header.msg_control = control.data();
   header.msg_controllen = control.size();
-  const ssize_t size = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (size < 0) return errno == EAGAIN || errno == EINTR ? Received::kNothingYet : Received::kClosed;
+  const int peek = how == Receive::kPeek ? MSG_PEEK : 0;
+  const ssize_t size = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC | peek);
+  if (size < 0) {
+    const bool still_there = errno == EAGAIN || errno == EINTR || errno == ENOMEM || errno == ENOBUFS;
+    return still_there ? Received::kNothingYet : Received::kClosed;
+  }
   for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
     if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) keep_fds(*c, max_fds, message);
   }

@@ -45,6 +45,10 @@ struct Message {
   std::vector<UniqueFd> fds;
   bool too_many_fds = false;
 };
-Received receive_with_fds(int socket, std::span<std::byte> buffer, size_t max_fds, Message& message);
+// kPeek leaves the message with its descriptors in the socket: what could not be used now can be received
+// once more. kNothingYet stands for a lack of memory too, which leaves it there as well.
+enum class Receive { kTake, kPeek };
+Received receive_with_fds(int socket, std::span<std::byte> buffer, size_t max_fds, Message& message,
+                          Receive how = Receive::kTake);
 
 }  // namespace ringmaster::shm

@@ -44,7 +44,25 @@ std::optional<Attached> LinkAttacher::take() {
   return attached;
 }
 
+Result<shm::TokenizerEnd> LinkAttacher::handshake(const AttachJob& job, AskedBefore& asked) const {
+  const Nanos deadline = monotonic_now() + kHandshake;
+  auto known = asked.find(job.gpu_worker);
+  if (known != asked.end() && known->second.gpu_instance != job.gpu_instance) {
+    asked.erase(known);  // of an instance that has a successor: it is dead, and its slots with it
+    known = asked.end();
+  }
+  if (known == asked.end()) {
+    auto sent = shm::SlotRequest::send(job.ring_socket, job.gpu_instance, own_name_, bell_, deadline);
+    if (!sent) return std::move(sent).error();
+    known = asked.emplace(job.gpu_worker, Asked{job.gpu_instance, std::move(sent).value()}).first;
+  }
+  auto end = known->second.request.take(deadline);
+  if (!known->second.request.open()) asked.erase(known);
+  return end;
+}
+
 void LinkAttacher::work() {
+  AskedBefore asked;
   for (;;) {
     AttachJob job;
     {
@@ -54,9 +72,7 @@ void LinkAttacher::work() {
       job = std::move(jobs_.front());
       jobs_.pop_front();
     }
-    Attached attached{
-        job.gpu_worker, job.gpu_instance,
-        shm::attach_slot(job.ring_socket, job.gpu_instance, own_name_, bell_, monotonic_now() + kHandshake)};
+    Attached attached{job.gpu_worker, job.gpu_instance, handshake(job, asked)};
     if (!results_.push(std::move(attached)))  // in_flight_ counts results too
       log::error("link attacher: no room for the answer of {}", job.gpu_worker);
   }

@@ -1,11 +1,13 @@
 // Attaches to gpu-workers beside the stream thread: the handshake waits for another process, and no wait of
 // theirs may stall the streams. One thread, one gpu-worker at a time. Results ring the doorbell. Attacher is
-// the seam for tests. Thread: attach, take: the owner's.
+// the seam for tests. A slot that was given and could not be taken is asked for no second time: the next job
+// for that instance of the gpu-worker takes it. Thread: attach, take: the owner's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -46,7 +48,15 @@ class LinkAttacher : public Attacher {
   std::optional<Attached> take() override;
 
  private:
+  // Requests that are still open, by gpu-worker; the thread's.
+  struct Asked {
+    uint64_t gpu_instance;
+    shm::SlotRequest request;
+  };
+  using AskedBefore = std::map<std::string, Asked>;
+
   void work();
+  Result<shm::TokenizerEnd> handshake(const AttachJob& job, AskedBefore& asked) const;
 
   const std::string own_name_;
   shm::Doorbell& bell_;

@@ -4,6 +4,7 @@
 
 #include <thread>
 
+#include "tests/shm/little.h"
 #include "tokenizer-worker/link_attacher.h"
 
 namespace ringmaster::tokenizer_worker {
@@ -50,6 +51,34 @@ TEST(LinkAttacher, GetsASlotThatWorksBothWays) {
   end->tokenizer_bell.ring();
   EXPECT_TRUE(attached->end->tokens.peek());
   EXPECT_NE(bell.sequence(), 0u) << "the gpu-worker rings our bell";
+}
+
+// A slot without memory to map it: the next try takes the same one, for there is no other.
+TEST(LinkAttacher, ASlotThatCannotBeMappedIsTakenByTheNextTry) {
+  auto gpu_bell = shm::Doorbell::create().value();
+  auto bell = shm::Doorbell::create().value();
+  const std::string path = socket_path("little");
+  auto server =
+      shm::SlotServer::create(path, /*count=*/1, {4096, 1 << 20, 4096}, /*gpu_instance=*/42, gpu_bell);
+  ASSERT_TRUE(server) << server.error().message;
+  LinkAttacher attacher("tokenizer-worker.0", bell);
+  const auto serve = [&] { (*server)->poll([](shm::GpuEnd&) {}, [](uint32_t) {}); };
+  {
+    const shm::LittleMemory little;
+    ASSERT_TRUE(attacher.attach({"gpu-worker.0", 42, path}));
+    const auto attached = wait_for(attacher, serve);
+    ASSERT_TRUE(attached);
+    ASSERT_FALSE(attached->end);
+    EXPECT_EQ(attached->end.error().code, Code::kResourceExhausted) << attached->end.error().message;
+    EXPECT_EQ((*server)->held(), 1u);
+  }
+  ASSERT_TRUE(attacher.attach({"gpu-worker.0", 42, path}));
+  const auto attached = wait_for(attacher, serve);
+  ASSERT_TRUE(attached);
+  ASSERT_TRUE(attached->end) << attached->end.error().message;
+  EXPECT_EQ(attached->end->slot, 0u);
+  EXPECT_EQ((*server)->held(), 1u);
+  EXPECT_EQ((*server)->counters().refused, 0u);
 }
 
 TEST(LinkAttacher, AnotherInstanceThereIsAnErrorAndTakesNoSlot) {
