@@ -174,7 +174,7 @@ void ClientProcess::take_ending(Seen& seen, const client::Ending& ending, Nanos 
 // ---- judging an ending ----
 
 std::string ClientProcess::late(const Seen& seen, Nanos now) const {
-  if (world_.plan.any_faults() || read_pause_ > 0) return {};
+  if (!world_.plan.prompt() || read_pause_ > 0) return {};
   const uint32_t deadline = seen.planned->request.deadline_ms;
   const Nanos due = std::min(seen.cancelled_at.value_or(kNever),
                              deadline == 0 ? kNever : seen.started_at + deadline * kMillisecond);

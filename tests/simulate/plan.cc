@@ -176,6 +176,43 @@ Fault draw_fault(const Plan& plan, Random& r) {
   return f;
 }
 
+// Streams that are in full flow, with credit for more than a ring holds, and tokenizer-workers that are
+// stopped now and then for less than the router's patience with them. Some requests are cancelled meanwhile:
+// then the router ends them itself before the worker goes on.
+void draw_slow_readers(Plan& plan, Random& r) {
+  plan.slow_readers = true;
+  plan.end_limit = r.between(20, 150) * kMillisecond;
+  plan.config.router.credit_tokens = r.count(64, 160);
+  plan.slot_sizes.token_bytes = shm::kMinRingBytes;
+  plan.config.gpu_worker.max_running = r.count(4, 8);
+  plan.config.gpu_worker.step_tokens = r.count(16, 64);
+  plan.config.gpu_worker.fake.step_time = r.between(1, 3) * kMillisecond;
+  for (PlannedRequest& p : plan.requests) {
+    p.request.max_tokens = r.count(60, 90);
+    p.request.min_tokens = 0;
+    p.request.ignore_eos = true;
+    p.request.stop_ids.clear();
+    if (r.percent(60)) p.request.stop.clear();
+    p.cancel_after = r.percent(40) ? r.between(10, 400) * kMillisecond : 0;
+    p.at = kStart + r.between(0, kFaultsLast - kSecond);
+  }
+  // Most right after a request, while its tokens come; far enough apart for a heartbeat in between.
+  Nanos free_from = kStart;
+  std::stable_sort(plan.requests.begin(), plan.requests.end(),
+                   [](const auto& a, const auto& b) { return a.at < b.at; });
+  for (const PlannedRequest& p : plan.requests) {
+    const Nanos at = p.at + r.between(2, 100) * kMillisecond;
+    if (at < free_from) continue;
+    Fault f{.at = at, .kind = Fault::Kind::kPause};
+    f.length = r.between(50, 350) * kMillisecond;
+    free_from = at + f.length + 600 * kMillisecond;
+    for (uint32_t i = 0; i < plan.config.tokenizer_worker.count; ++i) {
+      f.target = worker_name(false, i);
+      plan.faults.push_back(f);
+    }
+  }
+}
+
 }  // namespace
 
 std::string worker_name(bool gpu, uint32_t index) {
@@ -207,6 +244,7 @@ Plan make_plan(uint64_t seed) {
   draw_network(plan, r);
   draw_clients(plan, r);
   draw_requests(plan, r);
+  if (!plan.any_faults() && !plan.tight && r.percent(60)) draw_slow_readers(plan, r);
   if (plan.device_fails) plan.config.gpu_worker.fake.fail_at_step = r.count(1, 300);
   if (plan.worker_faults || plan.router_faults || plan.client_faults)
     for (uint32_t i = r.count(1, 8); i > 0; --i) plan.faults.push_back(draw_fault(plan, r));

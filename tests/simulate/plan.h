@@ -62,6 +62,7 @@ struct Plan {
   uint32_t num_clients = 1;
   ClusterConfig config;
   Nanos place_limit = 0;
+  Nanos end_limit = 2 * kSecond;
   uint32_t encode_queue = 0;
   shm::SlotSizes slot_sizes;
   client::Options client_options;
@@ -75,9 +76,14 @@ struct Plan {
 
   // Which endings other than the asked-for ones may happen at all.
   bool worker_faults = false, router_faults = false, client_faults = false, device_fails = false;
+  // Tokenizer-workers are stopped for moments that everybody must bear: rings fill, and endings made without
+  // them meet pieces that are late. Excuses no ending.
+  bool slow_readers = false;
   bool memory_fails = false;  // an allocation of one process, once
   bool tight = false;         // queues and limits small enough to refuse
 
+  // Nothing at all comes late.
+  bool prompt() const { return !any_faults() && !slow_readers; }
   bool any_faults() const { return worker_faults || router_faults || client_faults || device_fails; }
 };
 

@@ -6,6 +6,7 @@ namespace {
 router::RouterOptions options_of(const Plan& plan, uint32_t incarnation) {
   router::RouterOptions options = router::RouterOptions::from(plan.config, incarnation, plan.seed);
   options.limits.place_limit = plan.place_limit;
+  options.limits.end_limit = plan.end_limit;
   return options;
 }
 

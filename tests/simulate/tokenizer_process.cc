@@ -161,7 +161,7 @@ Status TokenizerProcess::check() const {
                                        epoch, unacknowledged, credit));
     // Where nothing is lost, what a client has acknowledged gets here.
     const World::Told told = world_.told(stream.uid);
-    if (!world_.plan.any_faults() && output.acknowledged().next_token < told.tokens &&
+    if (world_.plan.prompt() && output.acknowledged().next_token < told.tokens &&
         world_.now() > told.at + kAcknowledgedWithin)
       return expect(false, fmt::format("epoch {:x} does not know of the acknowledgement of token {}", epoch,
                                        told.tokens));
