@@ -51,17 +51,20 @@ struct FakeConfig {
 
 struct GpuWorkerConfig {
   uint32_t count = 1;
-  std::string device = "cpu";  // cpu, cuda, fake
-  uint32_t threads = 0;        // compute threads; 0: from affinity and CPU quota
+  std::string device = "cpu";              // cpu, cuda, fake
+  std::string weights = "file";            // file: of the model; random: the model is a shape
+  std::string stream_priority = "normal";  // of the cuda device's work: high, normal, low
+  uint32_t threads = 0;                    // compute threads; 0: from affinity and CPU quota
   uint64_t kv_memory = 512ull << 20;
   uint32_t block_tokens = 16;
-  uint32_t context_length = 0;   // 0: the model's
-  uint32_t max_running = 64;     // sequences in a batch (lanes)
-  uint32_t max_waiting = 1024;   // accepted but not running
-  uint32_t step_tokens = 512;    // token budget of a step
-  uint32_t prefill_chunk = 256;  // most prompt tokens of one sequence in a step while others decode
-  Nanos batching_window = 0;     // wait up to this long for company before a step from idle
-  uint32_t slots = 16;           // most tokenizer-workers
+  uint32_t context_length = 0;        // 0: the model's
+  uint32_t max_running = 64;          // sequences in a batch (lanes)
+  uint32_t max_waiting = 1024;        // accepted but not running
+  uint32_t step_tokens = 512;         // token budget of a step
+  uint32_t prefill_chunk = 256;       // most prompt tokens of one sequence in a step while others decode
+  Nanos batching_window = 0;          // wait up to this long for company before a step from idle
+  Nanos step_timeout = 20 * kSecond;  // a step of cuda or fake that takes longer hangs: the process ends
+  uint32_t slots = 16;                // most tokenizer-workers
   bool prefix_cache = true;
   std::vector<int> cores;
   int nice = 0;

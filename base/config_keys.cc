@@ -108,6 +108,11 @@ std::vector<ConfigKey> make_keys() {
       {g, "device", ChoiceField{at<kGpu, &G::device>, {"cpu", "cuda", "fake"}},
        "What computes. `fake` plays a script instead of a model, for tests and for measuring the cluster "
        "itself."},
+      {g, "weights", ChoiceField{at<kGpu, &G::weights>, {"file", "random"}},
+       "`random`: `model` is a shape (a config.json as in gpu-worker/model/shapes) and the cuda device draws "
+       "its weights, for measuring speed; the gpu-worker alone takes one."},
+      {g, "stream_priority", ChoiceField{at<kGpu, &G::stream_priority>, {"high", "normal", "low"}},
+       "Of the cuda device's work beside that of other streams of the process."},
       {g, "threads", CountField{at<kGpu, &G::threads>, 0, 1024},
        "Compute threads; 0: from the cores and CPU quota this process has."},
       {g, "kv_memory", SizeField{at<kGpu, &G::kv_memory>, 64 * kKiB, 16 * kTiB},
@@ -124,6 +129,9 @@ std::vector<ConfigKey> make_keys() {
        "Most prompt tokens of one sequence in a step while others decode."},
       {g, "batching_window", DurationField{at<kGpu, &G::batching_window>, 0, kSecond},
        "From idle, wait up to this long for company before a step."},
+      {g, "step_timeout", DurationField{at<kGpu, &G::step_timeout>, 100 * kMillisecond, 3600 * kSecond},
+       "A step of the cuda device (or the fake) that takes longer is held to hang: its requests end with "
+       "worker_lost and the process is replaced."},
       {g, "slots", CountField{at<kGpu, &G::slots>, 1, 64}, "Most tokenizer-workers that can be attached."},
       {g, "prefix_cache", FlagField{at<kGpu, &G::prefix_cache>},
        "Reuse keys and values of equal beginnings."},

@@ -49,6 +49,19 @@ Result<ProcessArguments> parse_process_arguments(int argc, const char* const* ar
   return arguments;
 }
 
+std::string_view exit_name(int exit_code) {
+  switch (exit_code) {
+    case kExitDeviceFailed:
+      return "its device failed";
+    case kExitDeviceMemory:
+      return "its device ran out of memory";
+    case kExitDeviceHung:
+      return "its device hung";
+    default:
+      return "";
+  }
+}
+
 uint64_t raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/process.h"
 #include "gpu-worker/audit.h"
 #include "gpu-worker/kv/siphash.h"
 #include "schemas/codec.h"
@@ -49,6 +50,18 @@ KvConfig kv_config(const GpuWorkerConfig& config, const DeviceInfo& device) {
   return kv;
 }
 
+// An impossible plan is no fault of the device.
+int exit_code_of(const Error& step) {
+  switch (step.code) {
+    case Code::kWorkerLost:
+      return kExitDeviceFailed;
+    case Code::kResourceExhausted:
+      return kExitDeviceMemory;
+    default:
+      return 1;
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<GpuWorker>> GpuWorker::create(const GpuWorkerConfig& config, WorkerIdentity identity,
@@ -87,6 +100,7 @@ bool GpuWorker::poll(Nanos now) {
   work |= !events_.empty();
   write_events(0, now);
   work |= retire_steps(now);
+  check_hang(now);
   hold_full_slots();
   if (!exit_code_) work |= submit_steps(now);
   rings_.commit();
@@ -105,13 +119,15 @@ bool GpuWorker::retire_steps(Nanos now) {
     if (!result) break;
     any = true;
     ++counters_.steps;
+    --in_flight_;
+    step_began_ = now;
     if (result->error) {
-      fail(*result->error, now);
+      fail(*result->error, now, exit_code_of(*result->error));
       break;
     }
     const uint64_t step = result->step;
     if (auto status = scheduler_.retire(std::move(*result), now, events_); !status) {
-      fail(status.error(), now);
+      fail(status.error(), now, 1);
       break;
     }
     write_events(step, now);
@@ -123,6 +139,7 @@ bool GpuWorker::retire_steps(Nanos now) {
 bool GpuWorker::submit_steps(Nanos now) {
   bool any = false;
   while (auto plan = scheduler_.plan(now)) {
+    if (in_flight_++ == 0) step_began_ = now;
     device_.submit(std::move(*plan));
     any = true;
   }
@@ -148,15 +165,29 @@ void GpuWorker::hold_full_slots() {
 void GpuWorker::check_books(Nanos now) {
   if (idle_checked_ && !options_.check_every_step) return;
   idle_checked_ = true;
-  if (auto status = scheduler_.check(); !status) fail(status.error(), now);
+  if (auto status = scheduler_.check(); !status) fail(status.error(), now, 1);
+}
+
+Nanos GpuWorker::hung_at() const {
+  const Nanos limit = device_.info().step_limit;
+  return in_flight_ == 0 || limit == kNever ? kNever : step_began_ + limit;
+}
+
+// Called after finished steps have retired, so that a turn which comes late blames no step for it.
+void GpuWorker::check_hang(Nanos now) {
+  if (exit_code_ || now < hung_at()) return;
+  fail({Code::kWorkerLost, fmt::format("a step of device {} did not end within {} ms "
+                                       "(gpu-worker.step_timeout)",
+                                       device_.info().kind, device_.info().step_limit / kMillisecond)},
+       now, kExitDeviceHung);
 }
 
 // The device or the books are lost: nothing that runs can be continued here. The supervisor starts a
 // successor.
-void GpuWorker::fail(const Error& why, Nanos now) {
+void GpuWorker::fail(const Error& why, Nanos now, int exit_code) {
   log::error("ending: {}", why.message);
   end_requests(std::nullopt, EndReason::kError, why.code, why.message);
-  finish(1, now);
+  finish(exit_code, now);
 }
 
 void GpuWorker::finish(int exit_code, Nanos now) {
@@ -322,7 +353,8 @@ Nanos GpuWorker::run_timers(Nanos now) {
     send_heartbeat();
     next_heartbeat_ = now + options_.heartbeat;
   }
-  return std::min({next_heartbeat_, scheduler_.next_wake(), device_.next_event(), rings_.next_retry()});
+  return std::min(
+      {next_heartbeat_, scheduler_.next_wake(), device_.next_event(), rings_.next_retry(), hung_at()});
 }
 
 void GpuWorker::send_register() {

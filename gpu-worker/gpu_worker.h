@@ -70,8 +70,8 @@ class GpuWorker final : public actor::Actor, private RingServer::Handler {
   // Ends everything now: the second SIGTERM.
   void stop(Nanos now);
 
-  // The process's exit code, once there is nothing left to do; 0 after drain() and stop(). Nothing may be
-  // called then.
+  // The process's exit code, once there is nothing left to do; 0 after drain() and stop(), kExitDevice...
+  // when the device is lost, which then must not be destroyed. Nothing may be called then.
   std::optional<int> finished() const { return exit_code_; }
   bool draining() const { return draining_; }
 
@@ -100,7 +100,9 @@ class GpuWorker final : public actor::Actor, private RingServer::Handler {
   void write_events(uint64_t step, Nanos now);
   void hold_full_slots();
   void check_books(Nanos now);
-  void fail(const Error& why, Nanos now);
+  void check_hang(Nanos now);
+  Nanos hung_at() const;
+  void fail(const Error& why, Nanos now, int exit_code);
   void finish(int exit_code, Nanos now);
 
   void send_register();
@@ -124,6 +126,8 @@ class GpuWorker final : public actor::Actor, private RingServer::Handler {
   bool idle_checked_ = true;  // nothing has happened since the books were checked
   bool draining_ = false;
   std::optional<int> exit_code_;
+  uint32_t in_flight_ = 0;  // steps submitted and not retired
+  Nanos step_began_ = 0;    // the oldest of them: when it was submitted, or the one before it retired
 
   Nanos next_heartbeat_ = 0;
   uint32_t incarnation_ = 0;  // of the router that answered; 0: none yet

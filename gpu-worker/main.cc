@@ -118,8 +118,14 @@ int run(int argc, char** argv) {
   process.loop->add_flush([&ready] { ready.alive(monotonic_now()); });
   ready.announce();
   process.loop->run();
-  process.transport->close(kSecond);
-  return process.worker->finished().value_or(1);
+  const int exit_code = process.worker->finished().value_or(1);
+  if (exit_code == 0 || exit_code == 1) {
+    process.transport->close(kSecond);
+    return exit_code;
+  }
+  // The device is lost, and taking it down could wait for it for ever. Every request has its ending in the
+  // rings; the supervisor and the tokenizer-workers see the process end.
+  _exit(exit_code);
 }
 
 }  // namespace

@@ -8,13 +8,18 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/process.h"
 #include "launcher/pidfd.h"
 
 namespace ringmaster::launcher {
 namespace {
 
 std::string how_it_ended(const siginfo_t& info) {
-  if (info.si_code == CLD_EXITED) return "exited with status " + std::to_string(info.si_status);
+  if (info.si_code == CLD_EXITED) {
+    const std::string_view name = exit_name(info.si_status);
+    return "exited with status " + std::to_string(info.si_status) +
+           (name.empty() ? "" : " (" + std::string(name) + ")");
+  }
   return "killed by signal " + std::to_string(info.si_status) + " (" + strsignal(info.si_status) + ")";
 }
 

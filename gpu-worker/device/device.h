@@ -30,6 +30,7 @@ struct DeviceInfo {
   uint32_t num_lanes = 0;
   uint64_t weights_bytes = 0;
   uint64_t kv_bytes = 0;
+  Nanos step_limit = kNever;  // a step that takes longer will not end any more
 };
 
 class Device {
@@ -42,7 +43,10 @@ class Device {
   // Enqueues a step and returns at once. REQUIRES: fewer than kMaxInFlight in flight; every id below
   // vocab_size or kFromLane; blocks and lanes in range. Steps run in order.
   virtual void submit(StepPlan plan) = 0;
-  // The oldest finished step, or nothing yet. Steps retire in order.
+  // The oldest finished step, or nothing yet. Steps retire in order. One with an error means that the device
+  // is lost (kWorkerLost: it failed, kResourceExhausted: its memory, kInternal: an impossible plan): later
+  // steps have errors too, and the process is to end. A device that is lost or hangs (info().step_limit)
+  // cannot be taken down in order, so the process ends without destroying it.
   virtual std::optional<StepResult> retire(Nanos now) = 0;
   // When to call retire() again although no doorbell rings; kNever for a device that rings.
   virtual Nanos next_event() const { return kNever; }

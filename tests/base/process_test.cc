@@ -46,6 +46,13 @@ TEST(ProcessArguments, SayWhatIsWrong) {
   EXPECT_THAT(message({"--config", "f", "--name", "n", "--ready-fd", "3x"}), HasSubstr("--ready-fd is '3x'"));
 }
 
+TEST(ExitNames, NameTheDevicesFaultsAlone) {
+  EXPECT_EQ(exit_name(22), "its device hung");
+  EXPECT_EQ(exit_name(21), "its device ran out of memory");
+  EXPECT_EQ(exit_name(20), "its device failed");
+  for (const int other : {0, 1, 2, 3, 23, 255}) EXPECT_EQ(exit_name(other), "") << other;
+}
+
 TEST(DescriptorLimit, SoftBecomesHard) {
   rlimit before{}, after{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);

@@ -101,6 +101,39 @@ TEST(Faults, OPS_11_AskedToEndRunningStreamsFinishAndNewOnesAreRefused) {
   EXPECT_EQ(cluster.wait(10 * kSecond), 0);
 }
 
+// What the device does: fails at a step, or never ends one. The cluster stays, the request ends with a typed
+// error soon, the worker is replaced and the log names its fault.
+TEST(Faults, ADeviceThatFailsOrHangsEndsItsWorkerAloneAndSoon) {
+  struct Fault {
+    std::string key, ended;
+  };
+  for (const Fault& fault : {Fault{"fail_at_step: 30", "exited with status 20 (its device failed)"},
+                             Fault{"stall_at_step: 30", "exited with status 22 (its device hung)"}}) {
+    SCOPED_TRACE(fault.key);
+    test::Cluster cluster(std::string(kFakeCluster) + "  step_timeout: 500ms\n  fake: {" + fault.key + "}\n");
+    ASSERT_TRUE(cluster.up());
+    auto client = cluster.connect();
+    const Nanos begun = monotonic_now();
+    const auto answer = client.generate(request(7, 100), nullptr, 10 * kSecond);
+    const Nanos took = monotonic_now() - begun;
+    ASSERT_TRUE(answer.ok()) << answer.error().message;
+    EXPECT_EQ(answer->ids.size(), 29u);
+    EXPECT_EQ(answer->ending.reason, client::FinishReason::kError);
+    EXPECT_EQ(answer->ending.code, Code::kWorkerLost) << answer->ending.message;
+    EXPECT_LT(took, 5 * kSecond);
+    const std::string ended = "gpu-worker.0 " + fault.ended;
+    const Nanos deadline = monotonic_now() + 10 * kSecond;
+    while (cluster.log().find(ended) == std::string::npos && monotonic_now() < deadline)
+      test::sleep_for(10 * kMillisecond);
+    EXPECT_NE(cluster.log().find(ended), std::string::npos) << cluster.log();
+    ASSERT_TRUE(cluster.eventually([](const auto& status) { return status.ready; }, 20 * kSecond));
+    const auto again = client.generate(request(7, 20), nullptr, 10 * kSecond);
+    ASSERT_TRUE(again.ok()) << again.error().message;
+    EXPECT_EQ(again->ids.size(), 20u) << again->ending.message;
+    EXPECT_EQ(cluster.down(), 0);
+  }
+}
+
 TEST(Faults, ACrowdOfConnectionsIsTurnedAwayAndTheRouterGoesOn) {
   test::Cluster cluster(kFakeCluster);
   ASSERT_TRUE(cluster.up());

@@ -131,6 +131,9 @@ Status check_config(const GpuWorkerConfig& config) {
     return Error{Code::kInvalidArgument, "block_tokens is " + std::to_string(config.block_tokens) +
                                              "; the cpu device needs a multiple of " +
                                              std::to_string(kernels::kTile)};
+  if (config.weights != "file")
+    return Error{Code::kUnsupported,
+                 "gpu-worker.weights is '" + config.weights + "'; the cpu device reads them from a file"};
   if (config.max_running == 0) return Error{Code::kInvalidArgument, "max_running is 0; allowed: at least 1"};
   return ok_status();
 }

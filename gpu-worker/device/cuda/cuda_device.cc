@@ -1,5 +1,7 @@
 #include "gpu-worker/device/cuda/cuda_device.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <condition_variable>
@@ -10,6 +12,8 @@
 #include <utility>
 
 #include "base/gguf.h"
+#include "base/log.h"
+#include "base/process.h"
 #include "gpu-worker/device/common/plan_check.h"
 #include "gpu-worker/device/cuda/cuda_error.h"
 #include "gpu-worker/device/cuda/decoder.h"
@@ -22,6 +26,9 @@ namespace {
 
 constexpr uint32_t kSets = DecodeGraphs::kSets;
 static_assert(kSets >= Device::kMaxInFlight);
+
+// What the loop thread has to end a worker whose step hangs, before the watcher does: as much as a busy turn.
+constexpr Nanos kLoopGrace = 50 * kMillisecond;
 
 struct Stream {
   cudaStream_t handle = nullptr;
@@ -51,9 +58,13 @@ class CudaDevice final : public Device {
                   .multiprocessors = parts_.multiprocessors}) {}
 
   // Streams, events, graphs, a first step of each kind. After it the device serves.
-  Status prepare() {
-    Status s = check(cudaStreamCreateWithFlags(&compute_.handle, cudaStreamNonBlocking), "making a stream");
-    if (s) s = check(cudaStreamCreateWithFlags(&copies_.handle, cudaStreamNonBlocking), "making a stream");
+  Status prepare(const std::string& stream_priority) {
+    int lowest = 0, highest = 0;  // as CUDA counts: the highest is the lowest number
+    Status s = check(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "asking for priorities");
+    const int priority = stream_priority == "high" ? highest : stream_priority == "low" ? lowest : 0;
+    for (cudaStream_t* stream : {&compute_.handle, &copies_.handle})
+      if (s)
+        s = check(cudaStreamCreateWithPriority(stream, cudaStreamNonBlocking, priority), "making a stream");
     for (Set& set : sets_) {
       if (s)
         s = check(cudaEventCreateWithFlags(&set.copied.handle, cudaEventDisableTiming), "making an event");
@@ -154,7 +165,13 @@ class CudaDevice final : public Device {
              : s;
   }
 
+  // A step that fails half-way leaves lanes and keys nobody knows: nothing is enqueued behind it.
   std::optional<Error> enqueue(const StepPlan& plan, Flight& flight) {
+    if (!lost_) lost_ = try_enqueue(plan, flight);
+    return lost_;
+  }
+
+  std::optional<Error> try_enqueue(const StepPlan& plan, Flight& flight) {
     if (std::optional<Error> error = impossible(plan, parts_.info)) return error;
     Set& set = sets_[flight.set];
     // 0: not a step for a graph.
@@ -248,20 +265,21 @@ class CudaDevice final : public Device {
   }
 
   // The watcher's life: waits for the oldest step in flight. A step that failed to start has nothing to wait
-  // for.
+  // for, and what comes after one that failed is worth nothing. Ends when it is told to and nothing flies, so
+  // that a stop in a step that hangs is bounded too.
   void watch() {
-    (void)cudaSetDevice(parts_.device);
+    Status status = check(cudaSetDevice(parts_.device), "choosing the device");
     for (;;) {
       Flight flight;
       {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [this] { return stop_ || !flying_.empty(); });
-        if (stop_) return;
+        if (flying_.empty()) return;
         flight = std::move(flying_.front());
         flying_.pop_front();
       }
-      if (!flight.error)
-        if (Status s = wait_for(sets_[flight.set].done.handle, flight.step); !s) flight.error = s.error();
+      if (status && !flight.error) status = wait_for(sets_[flight.set].done.handle, flight.step);
+      if (!status && !flight.error) flight.error = status.error();
       {
         const std::lock_guard lock(mutex_);
         landed_.push_back(std::move(flight));
@@ -270,20 +288,22 @@ class CudaDevice final : public Device {
     }
   }
 
-  // Polls: a step takes a few milliseconds and the time from its end to the ring counts.
+  // Polls: a step takes a few milliseconds and the time from its end to the ring counts. The worker's loop
+  // ends the process when a step hangs (info().step_limit); where it cannot, as it is itself inside the
+  // driver or already waits for this thread, it is done here.
   Status wait_for(cudaEvent_t done, uint64_t step) const {
-    const Nanos deadline = monotonic_now() + kLongestStep;
+    const Nanos deadline = monotonic_now() + parts_.info.step_limit + kLoopGrace;
     for (;;) {
+      const Nanos now = monotonic_now();
       const cudaError_t state = cudaEventQuery(done);
       if (state == cudaSuccess) return ok_status();
       if (state != cudaErrorNotReady) return check(state, "step " + std::to_string(step));
-      if (monotonic_now() > deadline)
-        return Error{Code::kInternal, "step " + std::to_string(step) + " did not end within " +
-                                          std::to_string(kLongestStep / kSecond) + " s"};
+      if (now < deadline) continue;
+      log::error("ending: step {} did not end within {} ms (gpu-worker.step_timeout), nor did this process",
+                 step, parts_.info.step_limit / kMillisecond);
+      _exit(kExitDeviceHung);
     }
   }
-  // A prefill of the largest step on the slowest supported device takes well under a second.
-  static constexpr Nanos kLongestStep = 20 * kSecond;
 
   Started parts_;
   shm::Doorbell& bell_;
@@ -292,6 +312,7 @@ class CudaDevice final : public Device {
   std::array<Set, kSets> sets_;
   DecodeGraphs graphs_;
   uint32_t next_set_ = 0;
+  std::optional<Error> lost_;  // why nothing is enqueued any more
 
   std::mutex mutex_;
   std::condition_variable wake_;
@@ -307,8 +328,9 @@ Result<std::unique_ptr<Device>> make_cuda_device(const GpuWorkerConfig& config, 
                                                  shm::Doorbell& bell) {
   Result<cuda::Started> parts = cuda::start(config, model_path);
   if (!parts) return parts.error();
+  parts->info.step_limit = config.step_timeout;
   auto device = std::make_unique<cuda::CudaDevice>(std::move(*parts), bell);
-  if (Status s = device->prepare(); !s) return s.error();
+  if (Status s = device->prepare(config.stream_priority); !s) return s.error();
   return std::unique_ptr<Device>(std::move(device));
 }
 

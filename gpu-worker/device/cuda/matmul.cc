@@ -13,7 +13,8 @@ constexpr size_t kWorkspaceBytes =
 
 Status check(cublasStatus_t code, const std::string& what) {
   if (code == CUBLAS_STATUS_SUCCESS) return ok_status();
-  return Error{Code::kInternal, what + ": cuBLASLt: " + cublasLtGetStatusString(code)};
+  const Code kind = code == CUBLAS_STATUS_ALLOC_FAILED ? Code::kResourceExhausted : Code::kWorkerLost;
+  return Error{kind, what + ": cuBLASLt: " + cublasLtGetStatusString(code)};
 }
 
 }  // namespace
@@ -76,12 +77,14 @@ Result<Matmul::Plan*> Matmul::plan_for(const Key& key) {
   int count = 0;
   if (s) {
     const size_t workspace = workspace_.size();
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
-                                         sizeof workspace);
+    s = check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                   &workspace, sizeof workspace),
+              "choosing an algorithm");
+  }
+  if (s)
     s = check(cublasLtMatmulAlgoGetHeuristic(handle_, p.operation, p.weights, p.x, p.y, p.y, preference, 1,
                                              &result, &count),
               "choosing an algorithm");
-  }
   if (preference != nullptr) cublasLtMatmulPreferenceDestroy(preference);
   if (s && count == 0)
     s = Error{Code::kInternal, "cuBLASLt has no algorithm for a product of " + std::to_string(rows) + " x " +

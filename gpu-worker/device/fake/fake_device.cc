@@ -182,9 +182,9 @@ void FakeDevice::submit(StepPlan plan) {
   } else if (lost_ || fails) {
     step.result = {plan.step,
                    {},
-                   Error{Code::kInternal, fmt::format("fake device: fails at step {} as configured "
-                                                      "(gpu-worker.fake.fail_at_step)",
-                                                      plan.step)}};
+                   Error{Code::kWorkerLost, fmt::format("fake device: fails at step {} as configured "
+                                                        "(gpu-worker.fake.fail_at_step)",
+                                                        plan.step)}};
   } else {
     step.result = compute(plan);
   }
@@ -411,6 +411,7 @@ Result<std::unique_ptr<Device>> make_fake_device(const GpuWorkerConfig& config, 
   info.weights_hash = model->hash;
   info.vocab_size = model->vocab_size;
   info.num_lanes = config.max_running;
+  info.step_limit = config.step_timeout;
   if (auto status = size_kv(config, config.block_tokens * kFakeKvBytesPerToken, model->context_length, info);
       !status)
     return std::move(status).error();

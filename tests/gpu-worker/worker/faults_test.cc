@@ -5,6 +5,7 @@
 #include <cmath>
 #include <random>
 
+#include "base/process.h"
 #include "tests/gpu-worker/worker/worker_fixture.h"
 
 namespace ringmaster::gpu_worker {
@@ -357,10 +358,11 @@ TEST_F(WorkerTest, ALostDeviceEndsEveryRequestAndTheProcess) {
     side.start(epoch, make_prompt(6, static_cast<uint32_t>(epoch)), 100);
   EXPECT_FALSE(run_until([] { return false; }));
   side.receive();
-  EXPECT_EQ(worker->finished(), std::optional<int>(1));
+  EXPECT_EQ(worker->finished(), std::optional<int>(kExitDeviceFailed));
   for (Epoch epoch = 1; epoch <= 20; ++epoch) {
     ASSERT_TRUE(side.has_ended(epoch)) << epoch;
     EXPECT_EQ(side[epoch].ended->reason, static_cast<uint8_t>(msg::FinishReason::error));
+    EXPECT_EQ(side[epoch].ended->code, static_cast<uint8_t>(Code::kWorkerLost));
     EXPECT_NE(side[epoch].message.find("fail_at_step"), std::string::npos);
   }
 }
@@ -377,6 +379,40 @@ TEST_F(WorkerTest, AStalledDeviceStillSendsHeartbeatsThatShowIt) {
   side.cancel(1);  // the ending does not wait for the step
   settle();
   EXPECT_TRUE(side.has_ended(1));
+}
+
+TEST_F(WorkerTest, AStepThatHangsEndsEveryRequestAndTheProcess) {
+  config.fake.stall_at_step = 3;
+  config.step_timeout = 700 * kMillisecond;
+  make();
+  auto& side = attach("tokenizer-worker.0");
+  for (Epoch epoch = 1; epoch <= 4; ++epoch)
+    side.start(epoch, make_prompt(6, static_cast<uint32_t>(epoch)), 100);
+  ASSERT_TRUE(run_until([&] { return side[1].tokens.size() == 2; }));
+  const Nanos stalled = now;
+  EXPECT_FALSE(run_until([] { return false; }));
+  EXPECT_EQ(now - stalled, config.step_timeout) << "its timer wakes the worker, nothing else does";
+  EXPECT_EQ(worker->finished(), std::optional<int>(kExitDeviceHung));
+  side.receive();
+  for (Epoch epoch = 1; epoch <= 4; ++epoch) {
+    ASSERT_TRUE(side.has_ended(epoch)) << epoch;
+    EXPECT_EQ(side[epoch].ended->code, static_cast<uint8_t>(Code::kWorkerLost));
+    EXPECT_EQ(side[epoch].message,
+              "a step of device fake did not end within 700 ms (gpu-worker.step_timeout)");
+  }
+}
+
+// A worker that had no processor for an hour finds its steps done, not hung.
+TEST_F(WorkerTest, ALateTurnBlamesNoStepForIt) {
+  config.step_timeout = 700 * kMillisecond;
+  make();
+  auto& side = attach("tokenizer-worker.0");
+  side.start(1, make_prompt(6), 10);
+  ASSERT_TRUE(run_until([&] { return side[1].tokens.size() == 3; }));
+  now += 3600 * kSecond;
+  ASSERT_TRUE(run_until([&] { return side.has_ended(1); }));
+  EXPECT_FALSE(worker->finished());
+  expect_tokens(side, 1, make_prompt(6), 10, msg::FinishReason::length);
 }
 
 }  // namespace
