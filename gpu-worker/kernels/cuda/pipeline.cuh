@@ -52,7 +52,17 @@ class Barrier {
   uint64_t state_;
 };
 
-// Bytes read once and by nobody else: first to leave L2. `bytes` and both addresses are multiples of 16.
+// Barriers that the hardware names by number, 1 to 15, for some warps of a block: those that sync wait until
+// `threads` have come, those that arrive do not. Whole warps only.
+__device__ __forceinline__ void sync_named(uint32_t number, uint32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void arrive_named(uint32_t number, uint32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(number), "r"(threads) : "memory");
+}
+
+// `bytes` and both addresses are multiples of 16. policy: whether they are read once, and first to leave L2,
+// or again soon.
 __device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t bytes, const Barrier& done,
                                           uint64_t policy) {
   asm volatile(
@@ -64,6 +74,11 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, uint32_t b
 __device__ __forceinline__ uint64_t evict_first_policy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ uint64_t evict_last_policy() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
   return policy;
 }
 

@@ -1,5 +1,6 @@
 #include "gpu-worker/kernels/cuda/mma.cuh"
 #include "gpu-worker/kernels/cuda/pipeline.cuh"
+#include "gpu-worker/kernels/cuda/product_out.cuh"
 #include "gpu-worker/kernels/cuda/skinny.h"
 
 namespace ringmaster::gpu_worker::cuda {
@@ -11,6 +12,8 @@ constexpr uint32_t kColumns = 32;  // columns of one 16-byte read of a warp
 // found and do what follows, so that neither copies nor products ever wait for that.
 constexpr uint32_t kMathWarps = 8, kCopyWarp = kMathWarps, kFirstOutWarp = kMathWarps + 1, kOutWarps = 2;
 constexpr uint32_t kThreads = (kMathWarps + 1 + kOutWarps) * kWarp;
+// Named barriers at which the two buffers of sums are handed over; 0 is __syncthreads().
+constexpr uint32_t kSummed = 1, kTaken = 3, kHandOverThreads = (kMathWarps + kOutWarps) * kWarp;
 // Some 130 KB: four microseconds of a multiprocessor's share of the memory's bandwidth. More than half of the
 // shared memory on purpose: the next kernel's block starts to fill its stages when this one's leaves. Beside
 // the bulk of this one's reads it would have them full, and the memory nothing to do, by the time it waits
@@ -26,105 +29,6 @@ constexpr uint32_t kPadding = 32;  // values
 constexpr uint32_t kMostParts = 4;
 // Of a normed row, at least 1024 columns each: more columns than fit shared memory.
 constexpr uint32_t kMostRuns = 112;
-
-// ---- what is done with a sum ----
-// of_row() is called once for each row of a thread; before() while a sum is still being made, to fetch what
-// it will need; after() with the sum, by neighbouring threads for neighbouring columns.
-
-struct QkvOut {
-  TokenView tokens;
-  RopeView rope;
-  KvView kv;
-  const bf16* bias;
-  bf16* q;
-  uint32_t layer, q_width, kv_width;
-
-  struct Row {
-    float position = 0;
-    uint32_t slot = 0;
-  };
-  struct Ready {
-    bf16* to = nullptr;
-    float bias = 0, sine = 0, cosine = 1;
-  };
-
-  __device__ Row of_row(uint32_t row) const {
-    return {static_cast<float>(tokens.position[row]), tokens.kv_slot[row]};
-  }
-  __device__ Ready before(const Row& of, uint32_t row, uint32_t column) const {
-    Ready r;
-    const uint32_t d = column % kv.head_dim;  // q_width and kv_width are whole heads
-    const bool is_v = column >= q_width + kv_width;
-    if (bias != nullptr) r.bias = __bfloat162float(bias[column]);
-    if (!is_v && d < rope.dims) {
-      sincosf(of.position * rope.inverse_frequency[d / 2], &r.sine, &r.cosine);
-      if (d % 2 == 0) r.sine = -r.sine;
-    }
-    if (column < q_width) {
-      r.to = q + size_t{row} * q_width + column;
-      return r;
-    }
-    const uint32_t slot = of.slot, in_kv = column - q_width - (is_v ? kv_width : 0);
-    const int token = static_cast<int>(slot % kBlockTokens), dim = static_cast<int>(d),
-              size = static_cast<int>(kv.head_dim);
-    r.to = kv.piece(slot / kBlockTokens, layer, in_kv / kv.head_dim) +
-           (is_v ? value_offset(token, dim, size) : key_offset(token, dim, size));
-    return r;
-  }
-  // (a, b) turned: a cos - b sin, b cos + a sin.
-  __device__ void after(const Ready& r, uint32_t, uint32_t, float value, bool live) const {
-    value += r.bias;
-    const float other = __shfl_xor_sync(0xFFFFFFFF, value, 1);
-    if (live) *r.to = __float2bfloat16(value * r.cosine + other * r.sine);
-  }
-};
-
-struct ResidualOut {
-  bf16* residual;
-  uint32_t n;
-  struct Row {};
-  struct Ready {
-    float residual;
-  };
-  __device__ Row of_row(uint32_t) const { return {}; }
-  __device__ Ready before(const Row&, uint32_t row, uint32_t column) const {
-    return {__bfloat162float(residual[size_t{row} * n + column])};
-  }
-  __device__ void after(const Ready& r, uint32_t row, uint32_t column, float value, bool live) const {
-    if (live) residual[size_t{row} * n + column] = __float2bfloat16(r.residual + value);
-  }
-};
-
-template <Gate kGate>
-struct GatedOut {
-  bf16* y;
-  uint32_t n;
-  struct Row {};
-  struct Ready {};
-  __device__ Row of_row(uint32_t) const { return {}; }
-  __device__ Ready before(const Row&, uint32_t, uint32_t) const { return {}; }
-  __device__ void after(const Ready&, uint32_t row, uint32_t column, float value, bool live) const {
-    const float up = __shfl_xor_sync(0xFFFFFFFF, value, 1);
-    if (!live || column % 2 != 0) return;
-    const float gate = kGate == Gate::kSilu ? silu(value) : gelu_tanh(value);
-    y[size_t{row} * (n / 2) + column / 2] = __float2bfloat16(gate * up);
-  }
-};
-
-struct LogitsOut {
-  float* y;
-  uint32_t n;
-  float soft_cap;
-  struct Row {};
-  struct Ready {};
-  __device__ Row of_row(uint32_t) const { return {}; }
-  __device__ Ready before(const Row&, uint32_t, uint32_t) const { return {}; }
-  __device__ void after(const Ready&, uint32_t row, uint32_t column, float value, bool live) const {
-    if (!live) return;
-    if (soft_cap != 0) value = soft_cap * tanhf(value / soft_cap);
-    y[size_t{row} * n + column] = value;
-  }
-};
 
 // What a launch is made of, worked out on the host.
 struct Tiling {
@@ -201,7 +105,7 @@ template <uint32_t kRows, bool kNorm, typename Out>
 __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, const Norm norm,
                                                              const Tiling tiling, const Out out) {
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ Barrier full[kMostStages], empty[kMostStages], summed[2], taken[2];
+  __shared__ Barrier full[kMostStages], empty[kMostStages];
   __shared__ float sums[2][kMathWarps][kRows * kStrip];
   __shared__ float factor[kRows];
   static_assert(sizeof sums >= kRows * kMostRuns * sizeof(float) &&
@@ -218,10 +122,6 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
     for (uint32_t i = 0; i < tiling.stages; ++i) {
       full[i].init(1);
       empty[i].init(kMathWarps);
-    }
-    for (uint32_t i = 0; i < 2; ++i) {
-      summed[i].init(kMathWarps);
-      taken[i].init(kOutWarps);
     }
     Barrier::publish();
   }
@@ -281,7 +181,7 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
         used.advance(tiling.stages);
       }
       for (int i = 0; i < 4; ++i) total.v[i] += other.v[i];
-      if (s >= 2) taken[s % 2].wait((s / 2 - 1) % 2);
+      if (s >= 2) sync_named(kTaken + s % 2, kHandOverThreads);
       float* const mine = &sums[s % 2][warp][0];
       mine[row * kStrip + chunk * 2] = total.v[0];
       mine[row * kStrip + chunk * 2 + 1] = total.v[1];
@@ -289,8 +189,7 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
         mine[(row + 8) * kStrip + chunk * 2] = total.v[2];
         mine[(row + 8) * kStrip + chunk * 2 + 1] = total.v[3];
       }
-      __syncwarp();
-      if (lane == 0) summed[s % 2].arrive();
+      arrive_named(kSummed + s % 2, kHandOverThreads);
     }
   } else {
     constexpr uint32_t kEach = kRows * kStrip / (kOutWarps * kWarp);  // values of a thread
@@ -309,7 +208,7 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
         const uint32_t row = first / kStrip + i * kOutWarps * kWarp / kStrip;
         if (row < p.rows) ready[i] = out.before(rows[i], row, column);
       }
-      summed[s % 2].wait(s / 2 % 2);
+      sync_named(kSummed + s % 2, kHandOverThreads);
 #pragma unroll
       for (uint32_t i = 0; i < kEach; ++i) {
         float value = 0;
@@ -319,8 +218,7 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
         if constexpr (kNorm) value *= factor[row];
         out.after(ready[i], row, column, value, row < p.rows);
       }
-      __syncwarp();
-      if (lane == 0) taken[s % 2].arrive();
+      if (s + 2 < my_strips) arrive_named(kTaken + s % 2, kHandOverThreads);
     }
   }
 }
