@@ -1,12 +1,10 @@
 // Time of each kernel of a decode step by itself, over as many copies of its weights as a model has layers
 // (more than the cache holds), in a graph, with and without overlap: microseconds and TB/s.
-#include <cuda_runtime_api.h>
-
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <vector>
 
+#include "bench/cuda_timing.h"
 #include "gpu-worker/device/cuda/step_inputs.h"
 #include "gpu-worker/kernels/cuda/attention.h"
 #include "gpu-worker/kernels/cuda/fill.h"
@@ -14,45 +12,6 @@
 
 namespace ringmaster::gpu_worker::cuda {
 namespace {
-
-void must(cudaError_t code) {
-  if (code == cudaSuccess) return;
-  std::fprintf(stderr, "%s\n", cudaGetErrorString(code));
-  std::exit(1);
-}
-
-template <typename T>
-T* take(size_t count) {
-  void* p = nullptr;
-  must(cudaMalloc(&p, count * sizeof(T)));
-  must(cudaMemset(p, 0, count * sizeof(T)));
-  return static_cast<T*>(p);
-}
-
-float time_graph(cudaStream_t stream, const std::function<void()>& enqueue) {
-  cudaGraph_t graph;
-  cudaGraphExec_t exec;
-  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  enqueue();
-  must(cudaStreamEndCapture(stream, &graph));
-  must(cudaGraphInstantiate(&exec, graph, 0));
-  cudaEvent_t a, b;
-  must(cudaEventCreate(&a));
-  must(cudaEventCreate(&b));
-  float best = 1e9f;
-  for (int i = 0; i < 12; ++i) {
-    must(cudaEventRecord(a, stream));
-    must(cudaGraphLaunch(exec, stream));
-    must(cudaEventRecord(b, stream));
-    must(cudaStreamSynchronize(stream));
-    float ms = 0;
-    must(cudaEventElapsedTime(&ms, a, b));
-    if (i > 2) best = std::min(best, ms);
-  }
-  must(cudaGraphExecDestroy(exec));
-  must(cudaGraphDestroy(graph));
-  return best * 1e3f;
-}
 
 int run() {
   constexpr uint32_t kLayers = 32, hidden = 3072, ff = 8192, heads = 32, hd = 96, qkv_n = 9216;
