@@ -123,12 +123,6 @@ void ProcessTrials::audit() {
     if (!first_life_ && !stage_.wait_ready(program_, kLimit)) violation("its successor is not ready");
     found = stage_.audit(kLimit);
   }
-  // A slot whose way to its tokenizer-worker failed stays taken until that process ends (shm/slot.h). This
-  // one ends now, and there are few slots: one that were not given back then would be missed soon.
-  if (program_ == Stage::kTokenizerWorker)
-    std::erase_if(found, [](const Finding& finding) {
-      return finding.process == "gpu-worker.0" && (finding.rule == "slots.pair" || finding.rule == "memory");
-    });
   if (!found.empty()) violation(lines(found));
 }
 
