@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/gguf.h"
+#include "gpu-worker/device/common/budget.h"
 #include "gpu-worker/device/common/kv_size.h"
 #include "gpu-worker/device/common/plan_check.h"
 #include "gpu-worker/device/cpu/decoder.h"
@@ -138,20 +139,6 @@ Status check_config(const GpuWorkerConfig& config) {
   return ok_status();
 }
 
-std::string mebibytes(uint64_t bytes) {
-  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
-}
-
-Status check_memory(uint64_t weights, uint64_t kv, uint64_t buffers) {
-  const uint64_t needed = weights + kv + buffers + kMemoryReserve, available = available_memory();
-  if (needed <= available) return ok_status();
-  return Error{Code::kResourceExhausted,
-               "the cpu device needs " + mebibytes(needed) + " of memory (weights " + mebibytes(weights) +
-                   ", kv_memory " + mebibytes(kv) + ", step buffers " + mebibytes(buffers) + ", reserve " +
-                   mebibytes(kMemoryReserve) + "); available: " + mebibytes(available) +
-                   ". Lower kv_memory or choose a smaller model"};
-}
-
 Result<KvMemory> plan_kv(const GpuWorkerConfig& config, const ModelDescription& d, DeviceInfo& info) {
   KvMemory kv{.layers = d.layers,
               .kv_heads = d.kv_heads,
@@ -160,6 +147,62 @@ Result<KvMemory> plan_kv(const GpuWorkerConfig& config, const ModelDescription& 
   if (Status status = size_kv(config, kv.block_bytes(), d.context_length, info); !status)
     return status.error();
   return kv;
+}
+
+// A model read, and everything about it counted, before memory is taken.
+struct Sized {
+  Gguf file;
+  ModelDescription description;
+  std::unique_ptr<WeightPlan> weights;  // of `file`
+  KvMemory kv;
+  std::unique_ptr<StepBuffers> buffers;
+  unsigned threads = 0;
+  DeviceInfo info;
+  Budget budget;
+};
+
+// all: as much kv_memory as max_running sequences of context_length need, whatever config.kv_memory says.
+Result<std::unique_ptr<Sized>> size_device(GpuWorkerConfig config, const std::string& model_path,
+                                           const kernels::Table& table, bool all) {
+  if (Status status = check_config(config); !status) return status.error();
+  Result<Gguf> file = Gguf::open(model_path);
+  if (!file) return file.error();
+  auto s = std::make_unique<Sized>(Sized{.file = std::move(*file)});
+  Result<ModelDescription> description = describe(s->file);
+  if (!description) return description.error();
+  s->description = std::move(*description);
+  const ModelDescription& d = s->description;
+  if (Status status = check_executable(d); !status)
+    return Error{status.error().code, model_path + ": " + status.error().message};
+  Result<WeightPlan> weights = WeightPlan::make(s->file, d);
+  if (!weights) return weights.error();
+  s->weights = std::make_unique<WeightPlan>(std::move(*weights));
+  if (all) {
+    const KvMemory kv{.layers = d.layers,
+                      .kv_heads = d.kv_heads,
+                      .head_dim = d.head_dim,
+                      .block_tokens = config.block_tokens};
+    config.kv_memory = kv_memory_of_all(config, kv.block_bytes(), d.context_length);
+  }
+  Result<KvMemory> kv = plan_kv(config, d, s->info);
+  if (!kv) return kv.error();
+  s->kv = *kv;
+  s->threads = std::min(config.threads != 0 ? config.threads : usable_threads(), kMostThreads);
+  s->buffers = std::make_unique<StepBuffers>(d, table, s->threads);
+  s->info.num_lanes = config.max_running;
+  s->info.weights_bytes = s->weights->bytes();
+  s->budget = {.device = "cpu",
+               .model = d.name,
+               .weights = s->weights->bytes(),
+               .step_buffers = s->buffers->bytes(),
+               .kv = s->info.kv_bytes,
+               .reserve = kMemoryReserve,
+               .free = available_memory(),
+               .block_bytes = s->kv.block_bytes(),
+               .block_tokens = config.block_tokens,
+               .context_length = s->info.context_length,
+               .lanes = config.max_running};
+  return s;
 }
 
 }  // namespace
@@ -171,23 +214,16 @@ Result<std::unique_ptr<Device>> make_cpu_device(const GpuWorkerConfig& config, c
 
 Result<std::unique_ptr<Device>> make_cpu_device(const GpuWorkerConfig& config, const std::string& model_path,
                                                 shm::Doorbell& bell, const kernels::Table& table) {
-  if (Status status = check_config(config); !status) return status.error();
-  Result<Gguf> file = Gguf::open(model_path);
-  if (!file) return file.error();
+  Result<std::unique_ptr<Sized>> counted = size_device(config, model_path, table, false);
+  if (!counted) return counted.error();
+  Sized& sized = **counted;
+  if (Status status = check_fits(sized.budget); !status) return status.error();
+  const WeightPlan* const plan = sized.weights.get();
+  const unsigned threads = sized.threads;
   Parts parts;
-  Result<ModelDescription> description = describe(*file);
-  if (!description) return description.error();
-  parts.description = std::move(*description);
-  if (Status status = check_executable(parts.description); !status)
-    return Error{status.error().code, model_path + ": " + status.error().message};
-  Result<WeightPlan> plan = WeightPlan::make(*file, parts.description);
-  if (!plan) return plan.error();
-  Result<KvMemory> kv = plan_kv(config, parts.description, parts.info);
-  if (!kv) return kv.error();
-  const unsigned threads = std::min(config.threads != 0 ? config.threads : usable_threads(), kMostThreads);
-  parts.buffers = std::make_unique<StepBuffers>(parts.description, table, threads);
-  if (Status status = check_memory(plan->bytes(), parts.info.kv_bytes, parts.buffers->bytes()); !status)
-    return status.error();
+  parts.description = std::move(sized.description);
+  parts.buffers = std::move(sized.buffers);
+  parts.info = std::move(sized.info);
 
   Result<Region> memory = Region::create(plan->bytes() + parts.buffers->bytes(), "weights and step buffers");
   if (!memory) return memory.error();
@@ -195,7 +231,7 @@ Result<std::unique_ptr<Device>> make_cpu_device(const GpuWorkerConfig& config, c
   if (!kv_region) return kv_region.error();
   parts.memory = std::move(*memory);
   parts.kv_region = std::move(*kv_region);
-  parts.kv = *kv;
+  parts.kv = sized.kv;
   parts.kv.data = parts.kv_region.data();
   WeightPlan::Loaded loaded = plan->load(parts.memory.data(), threads);
   parts.weights = std::move(loaded.weights);
@@ -205,9 +241,13 @@ Result<std::unique_ptr<Device>> make_cpu_device(const GpuWorkerConfig& config, c
   parts.info.model = parts.description.name;
   parts.info.weights_hash = loaded.hash;
   parts.info.vocab_size = parts.description.vocab_size;
-  parts.info.num_lanes = config.max_running;
-  parts.info.weights_bytes = plan->bytes();
   return std::unique_ptr<Device>(std::make_unique<CpuDevice>(std::move(parts), table, threads, bell));
+}
+
+Result<Budget> plan_cpu_device(const GpuWorkerConfig& config, const std::string& model_path) {
+  Result<std::unique_ptr<Sized>> sized = size_device(config, model_path, kernels::best_table(), true);
+  if (!sized) return sized.error();
+  return (*sized)->budget;
 }
 
 }  // namespace ringmaster::gpu_worker

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "gpu-worker/device/common/budget.h"
 #include "gpu-worker/device/device.h"
 #include "gpu-worker/kernels/kernels.h"
 
@@ -18,5 +19,8 @@ Result<std::unique_ptr<Device>> make_cpu_device(const GpuWorkerConfig& config, c
 // it.
 Result<std::unique_ptr<Device>> make_cpu_device(const GpuWorkerConfig& config, const std::string& model_path,
                                                 shm::Doorbell& bell, const kernels::Table& table);
+
+// What it would take of this host's memory for max_running sequences of context_length (device/plan.h).
+Result<Budget> plan_cpu_device(const GpuWorkerConfig& config, const std::string& model_path);
 
 }  // namespace ringmaster::gpu_worker
