@@ -19,8 +19,9 @@ using client::WorkerBooks;
 constexpr std::array<AuditRule, 22> kRules = {{
     {"answer", "every process that is there says what it holds",
      "it hangs, is stopped or too busy: what it holds is not known"},
-    {"process", "every process that the supervisor has started is ready, alive, and registered under its pid",
-     "requests avoid it; see `ringmaster status`"},
+    {"process",
+     "the supervisor runs; all that it has started are ready, alive and, workers, registered by pid",
+     "requests avoid it; a stopped supervisor restarts nobody. See `ringmaster status`"},
     {"requests.balance", "accepted = ended + live, and the live ones are all there",
      "a request was lost or ended twice in the router"},
     {"requests.load", "requests counted for a worker = live requests placed on it",
@@ -65,6 +66,23 @@ std::string show(Epoch epoch) {
   return "request " + text(epoch >> 32) + ":" + text(epoch & 0xFFFFFFFF);
 }
 
+bool is_worker(const ProcessFacts& process) {
+  return process.name.starts_with("gpu-worker") || process.name.starts_with("tokenizer-worker");
+}
+
+// By name; a dead one is none.
+const WorkerBooks* find_worker(const AuditSnapshot& snapshot, std::string_view name) {
+  const auto found = std::ranges::find(snapshot.books->workers, name, &WorkerBooks::name);
+  return found == snapshot.books->workers.end() || found->state == "dead" ? nullptr : &*found;
+}
+
+// A worker that runs, and that the router does not know (or only its predecessor).
+bool unregistered(const AuditSnapshot& snapshot, const ProcessFacts& process) {
+  if (!is_worker(process) || process.state != "ready" || !process.alive) return false;
+  const WorkerBooks* known = find_worker(snapshot, process.name);
+  return !known || known->pid != process.pid;
+}
+
 class Comparison {
  public:
   explicit Comparison(const AuditSnapshot& snapshot) : s_(snapshot) {}
@@ -104,12 +122,22 @@ class Comparison {
     const ProcessFacts* process = facts(worker.name);
     return process && process->stopped ? "no answer; the process is stopped" : "no answer";
   }
-  // By name; a dead one is none.
-  const WorkerBooks* worker(std::string_view name) const {
-    const auto found = std::ranges::find(s_.books->workers, name, &WorkerBooks::name);
-    return found == s_.books->workers.end() || found->state == "dead" ? nullptr : &*found;
+  const WorkerBooks* worker(std::string_view name) const { return find_worker(s_, name); }
+  // It will be registered: it, or the router, has only just started.
+  bool registering(const ProcessFacts& process) const {
+    if (process.stopped || !unregistered(s_, process)) return false;
+    const ProcessFacts* router = facts("router");
+    return process.age < s_.registration || (router && router->age < s_.registration);
   }
-  bool idle() const { return s_.books->router.live == 0; }
+  bool registering(std::string_view name) const {
+    const ProcessFacts* process = facts(name);
+    return process && registering(*process);
+  }
+  // A worker that has not met a new router yet still holds what belonged to the former one.
+  bool idle() const {
+    return s_.books->router.live == 0 &&
+           std::ranges::none_of(s_.processes, [&](const ProcessFacts& p) { return registering(p); });
+  }
 
   // ---- router ----
 
@@ -144,16 +172,13 @@ class Comparison {
   // Workers that run are known to the router, under the same pid.
   void registered() {
     for (const ProcessFacts& process : s_.processes) {
-      const bool is_worker =
-          process.name.starts_with("gpu-worker") || process.name.starts_with("tokenizer-worker");
-      if (!is_worker || process.state != "ready" || !process.alive) continue;
-      const WorkerBooks* known = worker(process.name);
-      if (!known)
-        add("process", process.name, "registration", "known to the router",
-            process.stopped ? "not; the process is stopped" : "not");
-      else
+      if (!unregistered(s_, process) || registering(process)) continue;
+      if (const WorkerBooks* known = worker(process.name))
         equal("process", process.name, "pid at the router", static_cast<uint64_t>(process.pid),
               static_cast<uint64_t>(known->pid));
+      else
+        add("process", process.name, "registration", "known to the router",
+            process.stopped ? "not; the process is stopped" : "not");
     }
   }
 
@@ -201,6 +226,7 @@ class Comparison {
 
   void links(const WorkerBooks& w, const TokenizerWorkerBooks& books) {
     for (const SlotBooks& slot : books.slots) {
+      if (registering(slot.peer)) continue;
       const WorkerBooks* peer = worker(slot.peer);
       if (!peer || peer->instance != slot.peer_instance) {
         add("slots.pair", w.name, "link to " + slot.peer, "a living gpu-worker", "an instance that is gone");
@@ -337,6 +363,7 @@ class Comparison {
     if (p.state != "ready" || !p.alive)
       return add("process", p.name, "state", "ready", p.alive ? p.state : p.state + ", process gone");
     if (p.name == "supervisor") {
+      if (p.stopped) add("process", p.name, "state", "running", "stopped");
       const auto living = std::ranges::count_if(s_.processes, [](const ProcessFacts& child) {
         return child.name != "supervisor" && child.pid > 0;
       });
@@ -358,9 +385,8 @@ class Comparison {
     // Clients come and go; pipes are the supervisor's. The others have rules of their own.
     constexpr std::string_view kOfPeers[] = {"slots",  "pidfds", "worker_connections", "client_connections",
                                              "others", "total"};
-    const bool is_worker = p.name.starts_with("gpu-worker") || p.name.starts_with("tokenizer-worker");
     for (const DescriptorKind& kind : kDescriptorKinds)
-      if (!std::ranges::count(kOfPeers, kind.name) && !(is_worker && kind.name == "bells"))
+      if (!std::ranges::count(kOfPeers, kind.name) && !(is_worker(p) && kind.name == "bells"))
         equal("since", p.name, std::string(kind.name), before->descriptors.*kind.count,
               p.descriptors.*kind.count);
     equal("since", p.name, "threads", before->threads, p.threads);
@@ -405,7 +431,9 @@ std::vector<Finding> seen_twice(const std::vector<Finding>& first, const std::ve
 bool is_idle(const AuditSnapshot& snapshot) {
   const bool ready = std::ranges::all_of(snapshot.processes,
                                          [](const ProcessFacts& p) { return p.alive && p.state == "ready"; });
-  return ready && snapshot.books && snapshot.books->router.live == 0;
+  return ready && snapshot.books && snapshot.books->router.live == 0 &&
+         std::ranges::none_of(snapshot.processes,
+                              [&](const ProcessFacts& p) { return unregistered(snapshot, p); });
 }
 
 }  // namespace ringmaster::launcher

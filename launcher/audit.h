@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "client/cpp/books.h"
 
 namespace ringmaster::launcher {
@@ -59,13 +60,15 @@ struct ProcessFacts {
   std::string state;  // as the supervisor says: "ready"
   bool alive = false;
   bool stopped = false;  // by a signal or a debugger
+  Nanos age = 0;         // since its start
   uint32_t threads = 0;
   Descriptors descriptors;
   uint32_t mapped_slots = 0, mapped_bells = 0;
 };
 
 struct AuditSnapshot {
-  uint32_t slots = 0;         // gpu-worker.slots
+  uint32_t slots = 0;      // gpu-worker.slots
+  Nanos registration = 0;  // a worker may be on its way to the router for so long after a start of either
   std::optional<client::ClusterBooks> books;
   std::string no_books;  // why there are none
   std::vector<ProcessFacts> processes;
@@ -85,7 +88,8 @@ const AuditRule& audit_rule(std::string_view name);  // REQUIRES: it is one of t
 
 std::vector<Finding> compare(const AuditSnapshot& snapshot);
 std::vector<Finding> seen_twice(const std::vector<Finding>& first, const std::vector<Finding>& second);
-// No request is live and every process is ready: then everything must be at its baseline.
+// No request is live, every process is ready and every worker registered: then everything must be at its
+// baseline.
 bool is_idle(const AuditSnapshot& snapshot);
 
 }  // namespace ringmaster::launcher

@@ -1,5 +1,9 @@
 #include "launcher/audit_facts.h"
 
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <charconv>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -91,6 +95,19 @@ void count_mappings(ProcessFacts& process) {
   process.mapped_bells = static_cast<uint32_t>(bells.size());
 }
 
+// Since a start in clock ticks after boot (field 22 of /proc/PID/stat).
+Nanos age_of(uint64_t start_ticks) {
+  timespec now{};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const Nanos start = static_cast<Nanos>(start_ticks) * (kSecond / sysconf(_SC_CLK_TCK));
+  return std::max<Nanos>(now.tv_sec * kSecond + now.tv_nsec - start, 0);
+}
+
+// Its number may be another process's by now.
+pid_t living_supervisor(const SupervisorRecord& record) {
+  return process_start_ticks(record.pid) == record.start_ticks ? record.pid : 0;
+}
+
 // Books of all processes; asks again while another audit is on its way.
 Result<client::ClusterBooks> ask(client::Client& client) {
   const Nanos deadline = monotonic_now() + kAnswerLimit;
@@ -131,6 +148,7 @@ ProcessFacts read_process(const std::string& name, pid_t pid, const std::string&
   if (end == std::string::npos || end + 2 >= stat.size() || stat[end + 2] == 'Z') return out;
   out.alive = true;
   out.stopped = stat[end + 2] == 'T' || stat[end + 2] == 't';
+  out.age = age_of(process_start_ticks(pid));
   for_each_entry(proc + "/task", [&](const std::filesystem::path&) { ++out.threads; });
   for_each_entry(proc + "/fd", [&](const std::filesystem::path& fd) {
     std::error_code gone;  // closed since
@@ -164,13 +182,16 @@ AuditSnapshot take_snapshot(client::Client& client, const ClusterConfig& config,
                             const SupervisorRecord& record) {
   AuditSnapshot out;
   out.slots = config.gpu_worker.slots;
+  out.registration =
+      config.router.worker_timeout;  // a new router is heard of within one heartbeat, a quarter
   const AuditEndpoints endpoints{path_of(record.client_endpoint), path_of(record.worker_endpoint)};
   if (auto books = ask(client); books)
     out.books = std::move(books).value();
   else
     out.no_books = std::string(name(books.error().code)) + ": " + books.error().message;
   const auto sockets = parse_unix_sockets(read_file("/proc/net/unix"));
-  out.processes.push_back(read_process("supervisor", record.pid, record.state, endpoints, sockets));
+  out.processes.push_back(
+      read_process("supervisor", living_supervisor(record), record.state, endpoints, sockets));
   for (const ChildRecord& child : record.children)
     out.processes.push_back(read_process(child.name, child.pid, child.state, endpoints, sockets));
   return out;

@@ -83,7 +83,8 @@ class Auditor {
   }
   static Finding still_busy(const AuditSnapshot& snapshot) {
     const std::string live = snapshot.books ? std::to_string(snapshot.books->router.live) : "unknown";
-    return {"idle", "router", "live requests, with every process ready", "0", live};
+    return {"idle", "router", "live requests, with every process ready", "0",
+            live == "0" ? "0, and a process that is not ready or not registered" : live};
   }
 
   const ClusterConfig& config_;
@@ -257,10 +258,10 @@ void add_audit(CLI::App& app, Exit& exit) {
   auto options = std::make_shared<AuditOptions>();
   command->add_flag("--json", options->json, "print one JSON object");
   command
-      ->add_option(
-          "--wait-idle", options->wait_idle,
-          "first wait up to SECONDS until no request is live and every process is ready; one that is "
-          "live afterwards is a finding")
+      ->add_option("--wait-idle", options->wait_idle,
+                   "first wait up to SECONDS until no request is live and every process is ready and "
+                   "registered; one that is "
+                   "live afterwards is a finding")
       ->type_name("SECONDS")
       ->check(real_number(0, 3600, "0 to 3600"));
   command

@@ -54,6 +54,9 @@ TEST(AuditFacts, OfThisProcessAndOfNone) {
   EXPECT_TRUE(before.alive);
   EXPECT_FALSE(before.stopped);
   EXPECT_GE(before.threads, 1u);
+  EXPECT_LT(before.age, 3600 * kSecond);
+  usleep(30'000);  // clock ticks are 10 ms
+  EXPECT_GT(read_process("me", getpid(), "ready", {}, {}).age, before.age);
   const int fd = open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
   EXPECT_EQ(read_process("me", getpid(), "ready", {}, {}).descriptors.files, before.descriptors.files + 1);
   close(fd);
