@@ -1,8 +1,8 @@
 // Attention over paged keys and values, softmax(q k^T * scale) v, head groups sharing keys (GQA). Decode: one
 // query a row, keys divided among multiprocessors by a plan made for each step, partial results joined by
-// whoever is last, in the order of the keys. Prefill: tiles of 128 queries, keys in order up to the query's
-// own position. Both read the block pieces in the order of mma.cuh and keep a running maximum (Milakov and
-// Gimelshein, "Online normalizer calculation for softmax", 2018; Dao, "FlashAttention-2", 2023).
+// whoever is last, in the order of the keys. Prefill: tiles of neighbouring queries, keys in order up to the
+// query's own position. Both read the block pieces as they are (mma_layout.h) and keep a running maximum
+// (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -44,7 +44,7 @@ struct PrefillTile {
   uint32_t first_position = 0;
   uint32_t first_block = 0;  // into block_table
 };
-constexpr uint32_t kPrefillTile = 128;
+constexpr uint32_t kPrefillTile = 384;  // two blocks of threads with three teams, or three with two
 
 // tiles: [count], device memory; best the longest first.
 cudaError_t prefill_attention(const Launch&, const AttentionShape&, const KvView&, uint32_t layer,

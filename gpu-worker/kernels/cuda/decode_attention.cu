@@ -6,6 +6,96 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * kWarp;
+constexpr int kTiles = kBlockTokens / 8;  // of scores, a block
+
+template <int kHeadDim>
+struct Queries {
+  // [dim / 32][low row, high row]: chunks of eight dims.
+  uint4 low[kHeadDim / 32], high[kHeadDim / 32];
+};
+
+// A lane's share of a block's piece (mma_layout.h): keys of each score tile, and values.
+template <int kHeadDim>
+struct KeyFragments {
+  uint4 v[kTiles][kHeadDim / 32];
+};
+template <int kHeadDim>
+struct ValueFragments {
+  uint2 v[kHeadDim / 8];
+};
+template <int kHeadDim>
+__device__ __forceinline__ void load_keys(KeyFragments<kHeadDim>& k, const bf16* piece) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const bf16* const from = piece + key_offset(score_token(tile, lane / 4), lane % 4 * 8, kHeadDim);
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 32; ++i)
+      k.v[tile][i] = *reinterpret_cast<const uint4*>(from + key_offset(0, i * 32, kHeadDim));
+  }
+}
+template <int kHeadDim>
+__device__ __forceinline__ void load_values(ValueFragments<kHeadDim>& v, const bf16* piece) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  const bf16* const from = piece + value_offset(lane % 4 * 4, lane / 4, kHeadDim);
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 8; ++i)
+    v.v[i] = *reinterpret_cast<const uint2*>(from + i * 8 * kBlockTokens);
+}
+
+// Where the compiler may not keep what it has loaded once.
+__device__ __forceinline__ uint4 load_again(const bf16* from) {
+  uint4 v;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from));
+  return v;
+}
+
+// Of the queries against the keys of a block; not scaled yet. A product waits for the one before on the same
+// accumulator, so the tiles take turns.
+template <int kHeadDim>
+__device__ __forceinline__ void score(Accumulator (&s)[kTiles], const Queries<kHeadDim>& q,
+                                      const KeyFragments<kHeadDim>& k) {
+  s[0] = s[1] = {};
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 32; ++i) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+      mma(s[t], q.low[i].x, q.high[i].x, q.low[i].y, q.high[i].y, k.v[t][i].x, k.v[t][i].y);
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t)
+      mma(s[t], q.low[i].z, q.high[i].z, q.low[i].w, q.high[i].w, k.v[t][i].z, k.v[t][i].w);
+  }
+}
+
+// Zeros for keys from `end` on. Their weight is zero, but a former owner of the block may have left NaN
+// there.
+template <int kHeadDim>
+__device__ __forceinline__ void clear_from(ValueFragments<kHeadDim>& v, uint32_t first_key, uint32_t end) {
+  const uint32_t key = first_key + threadIdx.x % 4 * 4;
+  const auto kept = [&](uint32_t n) { return (n < end ? 0xFFFFu : 0u) | (n + 1 < end ? 0xFFFF0000u : 0u); };
+  const uint32_t low = kept(key), high = kept(key + 2);
+#pragma unroll
+  for (int i = 0; i < kHeadDim / 8; ++i) v.v[i] = {v.v[i].x & low, v.v[i].y & high};
+}
+
+// The softmax over the keys so far, and the sum of their values by weight.
+template <int kHeadDim>
+struct Running {
+  RunningSoftmax softmax;
+  Accumulator out[kHeadDim / 8];
+
+  __device__ __forceinline__ void add(Accumulator (&s)[kTiles], float to_log2,
+                                      const ValueFragments<kHeadDim>& v) {
+    float shrink[2];
+    softmax.weigh(s, to_log2, shrink);
+    shrink_sums(out, shrink);
+    const Weights16 w = rounded(s[0], s[1]);
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 8; ++i) mma(out[i], w.a[0], w.a[1], w.a[2], w.a[3], v.v[i].x, v.v[i].y);
+  }
+};
 
 // One warp's work: a piece of one row's keys for one key-value head.
 struct Work {
@@ -35,7 +125,7 @@ __device__ __forceinline__ void write_piece(const Running<kHeadDim>& running, co
     if (g >= group) continue;
     const uint32_t head = w.kv_head * group + g;
     if (w.piece.parts == 1) {
-      const float factor = running.sum[row] > 0 ? 1 / running.sum[row] : 0;
+      const float factor = running.softmax.sum[row] > 0 ? 1 / running.softmax.sum[row] : 0;
       uint32_t* const to =
           reinterpret_cast<uint32_t*>(out + (size_t{w.piece.token} * shape.heads + head) * kHeadDim) +
           lane % 4;
@@ -49,7 +139,8 @@ __device__ __forceinline__ void write_piece(const Running<kHeadDim>& running, co
 #pragma unroll
     for (int d = 0; d < kHeadDim / 8; ++d)
       to[d * 4] = {running.out[d].v[2 * row], running.out[d].v[2 * row + 1]};
-    if (lane % 4 == 0) reinterpret_cast<float2*>(scratch.max_sum)[at] = {running.max[row], running.sum[row]};
+    if (lane % 4 == 0)
+      reinterpret_cast<float2*>(scratch.max_sum)[at] = {running.softmax.max[row], running.softmax.sum[row]};
   }
 }
 
@@ -100,7 +191,8 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(const AttentionShape s
                                                           const uint32_t layer, const DecodePlan plan,
                                                           const TokenView tokens, const bf16* q,
                                                           const DecodeScratch scratch, bf16* out) {
-  // Large heads have no registers for a block ahead; there the other warps are what hides the latency.
+  // Large heads have no registers for a block ahead, nor for the queries; there the other warps are what
+  // hides the latency.
   constexpr bool kAhead = kHeadDim <= 128;
   const uint32_t lane = threadIdx.x % kWarp, group = shape.heads / shape.kv_heads;
   const uint32_t works = *plan.count * shape.kv_heads, stride = gridDim.x * kWarps;
@@ -110,8 +202,8 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(const AttentionShape s
   KeyFragments<kHeadDim> k;
   ValueFragments<kHeadDim> v;
   const auto load = [&](const Work& w, uint32_t key, bool keys, bool values) {
-    const uint4* const piece = reinterpret_cast<const uint4*>(
-        kv.piece(plan.block_table[w.piece.first_block + key / kBlockTokens], layer, w.kv_head));
+    const bf16* const piece =
+        kv.piece(plan.block_table[w.piece.first_block + key / kBlockTokens], layer, w.kv_head);
     if (keys) load_keys<kHeadDim>(k, piece);
     if (values) load_values<kHeadDim>(v, piece);
   };
@@ -124,36 +216,40 @@ __global__ __launch_bounds__(kThreads) void decode_kernel(const AttentionShape s
 
 #pragma unroll 1
   while (number < works) {
-    Queries<kHeadDim> queries[1];
+    Queries<kHeadDim> queries;
     const bf16* const mine = q + (size_t{w.piece.token} * shape.heads + w.kv_head * group) * kHeadDim;
+    const auto load_queries = [&] {
 #pragma unroll
-    for (int i = 0; i < kHeadDim / 32; ++i) {
-      const uint32_t g = lane / 4;
-      queries[0].low[i] = g < group ? reinterpret_cast<const uint4*>(mine + g * kHeadDim)[i * 4 + lane % 4]
-                                    : uint4{0, 0, 0, 0};
-      queries[0].high[i] = g + 8 < group
-                               ? reinterpret_cast<const uint4*>(mine + (g + 8) * kHeadDim)[i * 4 + lane % 4]
-                               : uint4{0, 0, 0, 0};
-    }
-    const auto seen = [&](int, uint32_t n) { return n >= w.oldest && n < w.end; };
+      for (int i = 0; i < kHeadDim / 32; ++i) {
+        const auto chunk = [&](uint32_t g) {
+          return g < group ? load_again(mine + g * kHeadDim + (i * 4 + lane % 4) * 8) : uint4{0, 0, 0, 0};
+        };
+        queries.low[i] = chunk(lane / 4);
+        queries.high[i] = chunk(lane / 4 + 8);
+      }
+    };
+    if constexpr (kAhead) load_queries();
     Running<kHeadDim> running;
 #pragma unroll 1
     for (uint32_t key = w.piece.first_key; key < w.end; key += kBlockTokens) {
       const bool more = key + kBlockTokens < w.end;
-      Accumulator s[1][2];
+      Accumulator s[kTiles];
       if constexpr (!kAhead) load(w, key, true, false);
-      scores<kHeadDim, 0>(s, queries, k);
+      if constexpr (!kAhead) load_queries();
+      score(s, queries, k);
       if constexpr (!kAhead) load(w, key, false, true);
       if (kAhead && more) load(w, key + kBlockTokens, true, false);
-      cap_scores(s[0], shape.scale, shape.soft_cap);
-      if (key + kBlockTokens > w.end || w.oldest > key) mask_scores(s[0], key, seen);
+      cap_scores(s, shape.scale, shape.soft_cap);
+      if (key + kBlockTokens > w.end || w.oldest > key)
+        mask_scores(s, [&](int tile, int i) {
+          const uint32_t n = key + score_token(tile, static_cast<int>(lane % 4) * 2 + i % 2);
+          return n >= w.oldest && n < w.end;
+        });
       if (key + kBlockTokens > w.end) clear_from<kHeadDim>(v, key, w.end);
-      Weights16 weights[1];
-      running.template weigh<1>(s[0], factor, weights);
-      running.add(weights[0], v);
+      running.add(s, factor, v);
       if (kAhead && more) load(w, key + kBlockTokens, false, true);
     }
-    running.join_lanes();
+    running.softmax.join_lanes();
     const Work done = w;
     number += stride;
     if (number < works) {

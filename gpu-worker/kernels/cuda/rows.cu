@@ -127,7 +127,7 @@ constexpr int kValueThreads = 64;
 constexpr int kMostHeadDim = 256;
 
 // One block of threads a group and key-value head: the values go through shared memory and leave 16 bytes at
-// a time where a whole fragment is there.
+// a time where a whole chunk is there.
 __global__ void store_values_kernel(const bf16* qkv, const bf16* bias, const BlockTokens* groups,
                                     const KvView kv, const uint32_t layer, const uint32_t heads) {
   __shared__ bf16 tile[kBlockTokens][kMostHeadDim + 8];  // by place in the block; rows in different banks
@@ -145,22 +145,20 @@ __global__ void store_values_kernel(const bf16* qkv, const bf16* bias, const Blo
   }
   __syncthreads();
   bf16* const piece = kv.piece(group.first_slot / kBlockTokens, layer, kv_head);
-  // Fragment n: dims d and d + 8, tokens p, p + 1, p + 8, p + 9.
+  // Chunk n: eight tokens from p on, of dim d.
   for (uint32_t n = threadIdx.x; n < size * 2; n += kValueThreads) {
-    const uint32_t lane = n % kWarp, d = n / kWarp * 16 + lane / 4, p = lane % 4 * 2;
+    const uint32_t d = n / 2, p = (n % 2 ^ d % 8 / 4) * 8;
     bf16 v[8];
 #pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) v[i] = tile[p + i % 4 / 2 * 8 + i % 2][d + i / 4 * 8];
-    bf16* const to = piece + kBlockTokens * size + n * 8;
-    if (first <= p && p + 10 <= end) {
+    for (uint32_t i = 0; i < 8; ++i) v[i] = tile[p + i][d];
+    bf16* const to = piece + value_offset(static_cast<int>(p), static_cast<int>(d), static_cast<int>(size));
+    if (first <= p && p + 8 <= end) {
       *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(v);
       continue;
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 8; ++i) {
-      const uint32_t place = p + i % 4 / 2 * 8 + i % 2;
-      if (place >= first && place < end) to[i] = v[i];
-    }
+    for (uint32_t i = 0; i < 8; ++i)
+      if (p + i >= first && p + i < end) to[i] = v[i];
   }
 }
 

@@ -13,7 +13,7 @@ namespace ringmaster::gpu_worker::cuda {
 using bf16 = __nv_bfloat16;
 
 // Keys and values of all layers. A block is one contiguous piece: [layer][kv_head][keys, then values],
-// mma.cuh says how inside.
+// mma_layout.h says how inside.
 struct KvView {
   bf16* data = nullptr;
   uint32_t layers = 0, kv_heads = 0, head_dim = 0;

@@ -51,9 +51,11 @@ class Attention : public testing::TestWithParam<Case> {
       for (uint32_t t = 0; t < c.lengths[r]; ++t)
         for (uint32_t h = 0; h < c.kv_heads; ++h)
           for (uint32_t d = 0; d < c.head_dim; ++d)
-            for (const bool is_v : {false, true})
-              memory[at(plan_.blocks[row.first_block + t / 16], t % 16, h, d, is_v)] =
-                  from_bits(to_bits(normal(generator)));
+            for (const bool is_v : {false, true}) {
+              const float value = from_bits(to_bits(normal(generator)));
+              memory[at(plan_.blocks[row.first_block + t / 16], t % 16, h, d, is_v)] = value;
+              (is_v ? values_ : keys_).push_back(value);
+            }
       plan_.rows.push_back(row);
     }
     cache_.emplace(memory);
@@ -70,7 +72,11 @@ class Attention : public testing::TestWithParam<Case> {
   std::vector<double> reference() const {
     const Case& c = GetParam();
     std::vector<double> out;
-    for (const StepRow& row : plan_.rows)
+    size_t first_key = 0;  // of the row, among all rows' keys
+    for (const StepRow& row : plan_.rows) {
+      const auto of = [&](const std::vector<float>& all, uint32_t key, uint32_t head) {
+        return &all[((first_key + key) * c.kv_heads + head) * c.head_dim];
+      };
       for (uint32_t i = 0; i < row.num_tokens; ++i)
         for (uint32_t h = 0; h < c.heads; ++h) {
           const uint32_t position = row.first_position + i, kv_head = h / (c.heads / c.kv_heads);
@@ -78,10 +84,9 @@ class Attention : public testing::TestWithParam<Case> {
           const float* q = &q_->host[((row.first_id + i) * size_t{c.heads} + h) * c.head_dim];
           std::vector<double> score;
           for (uint32_t key = first; key <= position; ++key) {
+            const float* const k = of(keys_, key, kv_head);
             double s = 0;
-            for (uint32_t d = 0; d < c.head_dim; ++d)
-              s += double{q[d]} *
-                   cache_->host[at(plan_.blocks[row.first_block + key / 16], key % 16, kv_head, d, false)];
+            for (uint32_t d = 0; d < c.head_dim; ++d) s += double{q[d]} * k[d];
             s /= std::sqrt(static_cast<double>(c.head_dim));
             if (c.soft_cap != 0) s = c.soft_cap * std::tanh(s / c.soft_cap);
             score.push_back(s);
@@ -89,14 +94,15 @@ class Attention : public testing::TestWithParam<Case> {
           const double largest = *std::max_element(score.begin(), score.end());
           double sum = 0;
           for (double& s : score) sum += s = std::exp(s - largest);
-          for (uint32_t d = 0; d < c.head_dim; ++d) {
-            double value = 0;
-            for (uint32_t key = first; key <= position; ++key)
-              value += score[key - first] / sum *
-                       cache_->host[at(plan_.blocks[row.first_block + key / 16], key % 16, kv_head, d, true)];
-            out.push_back(value);
+          std::vector<double> value(c.head_dim, 0);
+          for (uint32_t key = first; key <= position; ++key) {
+            const float* const v = of(values_, key, kv_head);
+            for (uint32_t d = 0; d < c.head_dim; ++d) value[d] += score[key - first] / sum * v[d];
           }
+          out.insert(out.end(), value.begin(), value.end());
         }
+      first_key += row.first_position + row.num_tokens;
+    }
     return out;
   }
 
@@ -107,6 +113,7 @@ class Attention : public testing::TestWithParam<Case> {
   }
 
   StepPlan plan_;
+  std::vector<float> keys_, values_;  // [row, token, kv_heads, head_dim]
   KvView kv_;
   std::optional<Tensor> cache_, q_;
 };
@@ -145,6 +152,31 @@ TEST_P(Attention, IsTheSoftmaxOverTheVisibleKeys) {
     EXPECT_LT(relative_error(floats(out.read()), wanted), 2 * kBf16Error) << "turn " << turn;
   }
 }
+
+// What each head size has a kernel of its own for: tiles of queries and of keys that are ragged at both
+// ends, windows that begin within a block and within a tile, capped scores, prompts in chunks, keys enough
+// for every stage of the pipeline to come round.
+std::vector<Case> cases_of_each_head_size() {
+  std::vector<Case> cases;
+  for (const uint32_t size : {64u, 96u, 128u, 256u}) {
+    cases.push_back({2,
+                     2,
+                     size,
+                     {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257},
+                     {1, 15, 16, 17, 63, 64, 65, 127, 128, 129, 257}});
+    cases.push_back({6, 2, size, {513, 700, 1000}, {2, 129, 300}});
+    cases.push_back({4, 2, size, {400, 333, 150}, {260, 1, 150}, 0, 75});
+    cases.push_back({4, 2, size, {500, 90}, {200, 90}, 30, 129, 3});
+    cases.push_back({2, 1, size, {8192}, {67}});
+    cases.push_back({2, 1, size, {8192}, {67}, 50, 4096});
+    cases.push_back({1, 1, size, {8190}, {1}});
+    // Work enough for the kernels with three teams, on 132 multiprocessors.
+    const std::vector<uint32_t> many = {250, 2, 16, 33, 64, 65, 100, 128, 129, 7, 90, 191, 193, 40};
+    cases.push_back({32, 8, size, many, many, 0, size == 96 ? 50u : 0u});
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(EachHeadSize, Attention, testing::ValuesIn(cases_of_each_head_size()));
 
 INSTANTIATE_TEST_SUITE_P(
     Shapes, Attention,
