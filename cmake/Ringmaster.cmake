@@ -83,6 +83,11 @@ function(rm_process name)
   cmake_parse_arguments(ARG "" "" "DEPS" ${ARGN})
   add_executable(${name} ${CMAKE_CURRENT_SOURCE_DIR}/main.cc)
   target_link_libraries(${name} PRIVATE rm_flags ${ARG_DEPS})
+  # For scripts/bundle: built with the run path that holds there. The old kind of it serves the libraries' libraries too.
+  target_link_options(${name} PRIVATE LINKER:--disable-new-dtags)
+  set_target_properties(${name} PROPERTIES BUILD_WITH_INSTALL_RPATH ON
+                        INSTALL_RPATH "$ORIGIN/../lib;/usr/local/cuda/lib64;${CUDAToolkit_LIBRARY_DIR}")
+  install(TARGETS ${name} RUNTIME DESTINATION bin COMPONENT ${name})
 endfunction()
 
 function(rm_tests name)
