@@ -5,6 +5,7 @@
 #include "gpu-worker/kernels/cuda/mma_layout.h"
 #include "gpu-worker/kernels/cuda/skinny.h"
 #include "tests/gpu-worker/kernels_cuda/device_array.h"
+#include "tests/gpu-worker/kernels_cuda/products.h"
 
 namespace ringmaster::gpu_worker::cuda {
 namespace {
@@ -12,33 +13,6 @@ namespace {
 struct Shape {
   uint32_t rows, n, k;
 };
-
-std::vector<double> normed(const Tensor& x, const Tensor& weight, uint32_t rows, uint32_t k, double epsilon) {
-  std::vector<double> y(size_t{rows} * k);
-  for (uint32_t r = 0; r < rows; ++r) {
-    double squares = 0;
-    for (uint32_t i = 0; i < k; ++i) squares += double{x.host[r * k + i]} * x.host[r * k + i];
-    const double factor = 1 / std::sqrt(squares / k + epsilon);
-    for (uint32_t i = 0; i < k; ++i) y[r * k + i] = x.host[r * k + i] * factor * weight.host[i];
-  }
-  return y;
-}
-
-std::vector<double> product(const std::vector<double>& x, const Tensor& w, uint32_t rows, uint32_t n,
-                            uint32_t k) {
-  std::vector<double> y(size_t{rows} * n);
-  for (uint32_t r = 0; r < rows; ++r)
-    for (uint32_t c = 0; c < n; ++c) {
-      double sum = 0;
-      for (uint32_t i = 0; i < k; ++i) sum += x[size_t{r} * k + i] * w.host[size_t{c} * k + i];
-      y[size_t{r} * n + c] = sum;
-    }
-  return y;
-}
-
-std::vector<double> doubles(const std::vector<float>& v) {
-  return {v.begin(), v.end()};
-}
 
 class Skinny : public testing::TestWithParam<Shape> {};
 
