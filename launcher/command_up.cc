@@ -7,7 +7,6 @@
 #include <array>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "base/log.h"
@@ -16,6 +15,7 @@
 #include "launcher/preflight.h"
 #include "launcher/state_dir.h"
 #include "launcher/supervisor.h"
+#include "shm/system_error.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -151,9 +151,9 @@ Status receive_answer(int fd, Nanos limit) {
 void run_and_leave(const ClusterConfig& config, const std::vector<ChildSpec>& children, bool json,
                    Exit& exit) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return fail(exit, std::string("no pipe: ") + std::strerror(errno));
+  if (pipe2(ends, O_CLOEXEC) != 0) return fail(exit, shm::system_error("no pipe", errno).message);
   const pid_t supervisor = fork();
-  if (supervisor < 0) return fail(exit, std::string("no process: ") + std::strerror(errno));
+  if (supervisor < 0) return fail(exit, shm::system_error("no process", errno).message);
   if (supervisor == 0) {
     close(ends[0]);
     run_detached(config, children, ends[1]);

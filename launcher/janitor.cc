@@ -16,6 +16,8 @@
 #include "base/log.h"
 #include "launcher/pidfd.h"
 #include "launcher/state_dir.h"
+#include "shm/system_error.h"
+#include "shm/unix_socket.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -161,25 +163,22 @@ class Worker {
 Result<Janitor> Janitor::start(const Duties& duties, const std::vector<Watched>& children) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    return Error{Code::kResourceExhausted,
-                 std::string("no socket pair for the janitor: ") + std::strerror(errno)};
+    return shm::system_error("no socket pair for the janitor", errno);
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  UniqueFd supervisor(open_pidfd(getpid()));
-  if (!supervisor) return Error{Code::kResourceExhausted, std::string("no pidfd: ") + std::strerror(errno)};
+  auto supervisor = shm::open_pidfd(getpid());
+  if (!supervisor) return std::move(supervisor).error();
   const pid_t pid = fork();
-  if (pid < 0)
-    return Error{Code::kResourceExhausted,
-                 std::string("no process for the janitor: ") + std::strerror(errno)};
+  if (pid < 0) return shm::system_error("no process for the janitor", errno);
   if (pid == 0) {
     ours.reset();
-    Worker worker(duties, std::move(supervisor), std::move(theirs));
+    Worker worker(duties, std::move(supervisor).value(), std::move(theirs));
     for (const Watched& child : children)
       worker.adopt(child.name, UniqueFd(fcntl(child.pidfd, F_DUPFD_CLOEXEC, 0)));
     worker.run();
   }
-  UniqueFd pidfd(open_pidfd(pid));
-  if (!pidfd) return Error{Code::kResourceExhausted, std::string("no pidfd: ") + std::strerror(errno)};
-  return Janitor(pid, std::move(pidfd), std::move(ours));
+  auto pidfd = shm::open_pidfd(pid);
+  if (!pidfd) return std::move(pidfd).error();
+  return Janitor(pid, std::move(pidfd).value(), std::move(ours));
 }
 
 Status Janitor::watch(const Watched& child) {
@@ -187,7 +186,7 @@ Status Janitor::watch(const Watched& child) {
     return Error{Code::kInvalidArgument,
                  "a name of " + std::to_string(child.name.size()) + " bytes; allowed: 1 to 128"};
   if (send_packet(channel_.get(), child.name, child.pidfd)) return ok_status();
-  return Error{Code::kUnavailable, std::string("the janitor cannot be told: ") + std::strerror(errno)};
+  return shm::system_error("the janitor cannot be told", errno);
 }
 
 Status Janitor::finish(Nanos limit) {

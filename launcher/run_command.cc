@@ -9,10 +9,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 
 #include "base/unique_fd.h"
-#include "launcher/pidfd.h"
+#include "shm/system_error.h"
+#include "shm/unix_socket.h"
 
 extern char** environ;
 
@@ -54,7 +54,7 @@ Result<pid_t> start(const std::vector<std::string>& argv, Output output) {
   posix_spawnattr_destroy(&attributes);
   posix_spawn_file_actions_destroy(&files);
   if (error == 0) return pid;
-  return Error{error == ENOENT ? Code::kNotFound : Code::kInternal, argv[0] + ": " + std::strerror(error)};
+  return shm::system_error(argv[0], error);
 }
 
 }  // namespace
@@ -63,11 +63,16 @@ Result<int> run_command(const std::vector<std::string>& argv, Output output, Nan
   const IgnoredInterrupt ignored;
   const Result<pid_t> pid = start(argv, output);
   if (!pid.ok()) return pid.error();
-  const UniqueFd pidfd(open_pidfd(pid.value()));
+  auto pidfd = shm::open_pidfd(pid.value());
+  if (!pidfd) {
+    kill(pid.value(), SIGKILL);
+    waitpid(pid.value(), nullptr, 0);
+    return std::move(pidfd).error();
+  }
   const Nanos deadline = monotonic_now() + limit;
   bool ended = false;
   while (!ended && monotonic_now() < deadline) {
-    pollfd entry{pidfd.get(), POLLIN, 0};
+    pollfd entry{pidfd->get(), POLLIN, 0};
     const Nanos left = std::max<Nanos>(0, deadline - monotonic_now()) / kMillisecond + 1;
     ended = poll(&entry, 1, static_cast<int>(std::min<Nanos>(left, 60'000))) == 1;
   }

@@ -7,17 +7,13 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "launcher/above_standard.h"
+#include "shm/system_error.h"
 
 namespace ringmaster::launcher {
 namespace {
-
-Error system_error(const char* what) {
-  return {Code::kResourceExhausted, std::string(what) + std::strerror(errno)};
-}
 
 [[noreturn]] void end_with(int answer_fd, const Status& status) {
   std::string text(1, static_cast<char>(status.ok() ? Code::kOk : status.error().code));
@@ -34,7 +30,7 @@ Error system_error(const char* what) {
   const int redirections[][2] = {
       {null_fd, STDIN_FILENO}, {null_fd, STDOUT_FILENO}, {null_fd, STDERR_FILENO}, {answer_fd, kGivenFd}};
   for (const auto& [from, to] : redirections)
-    if (dup2(from, to) != to) end_with(answer_fd, system_error("no descriptor: "));
+    if (dup2(from, to) != to) end_with(answer_fd, shm::system_error("no descriptor", errno));
   close_range(kGivenFd + 1, ~0u, 0);
   end_with(kGivenFd, ask());
 }
@@ -43,17 +39,18 @@ Error system_error(const char* what) {
 
 Result<ServingProbe> ServingProbe::start(const std::function<Status()>& ask) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return system_error("no pipe: ");
+  if (pipe2(ends, O_CLOEXEC) != 0) return shm::system_error("no pipe", errno);
   UniqueFd read_end(ends[0]);
   const UniqueFd write_end(ends[1]);
-  if (fcntl(read_end.get(), F_SETFL, O_NONBLOCK) != 0) return system_error("the pipe cannot be set: ");
+  if (fcntl(read_end.get(), F_SETFL, O_NONBLOCK) != 0)
+    return shm::system_error("the pipe cannot be set", errno);
   const UniqueFd null_fd(open("/dev/null", O_RDWR | O_CLOEXEC));
-  if (!null_fd) return system_error("/dev/null cannot be opened: ");
+  if (!null_fd) return shm::system_error("/dev/null cannot be opened", errno);
   const UniqueFd silence = above_standard(null_fd), answer = above_standard(write_end);
-  if (!silence || !answer) return system_error("no descriptor: ");
+  if (!silence || !answer) return shm::system_error("no descriptor", errno);
   const pid_t supervisor = getpid();
   const pid_t pid = fork();
-  if (pid < 0) return system_error("no process: ");
+  if (pid < 0) return shm::system_error("no process", errno);
   if (pid == 0) run(silence.get(), answer.get(), supervisor, ask);
   return ServingProbe(pid, std::move(read_end));
 }
@@ -75,8 +72,7 @@ std::optional<Status> ServingProbe::answer() {
     if (got == 0) break;
     if (got > 0 || errno == EINTR) continue;
     if (errno == EAGAIN) return std::nullopt;  // not all of it yet
-    return Error{Code::kInternal,
-                 std::string("whether the cluster serves cannot be read: ") + std::strerror(errno)};
+    return shm::system_error("whether the cluster serves cannot be read", errno);
   }
   if (text_.empty())
     return Error{Code::kInternal, "the process that asks whether the cluster serves was killed"};

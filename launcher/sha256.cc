@@ -5,17 +5,17 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <memory>
 #include <vector>
 
 #include "base/unique_fd.h"
+#include "shm/system_error.h"
 
 namespace ringmaster::launcher {
 
 Result<std::string> sha256_of_file(const std::string& path) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd) return Error{Code::kNotFound, path + " cannot be opened: " + std::strerror(errno)};
+  if (!fd) return shm::system_error(path + " cannot be opened", errno);
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   if (context == nullptr || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1)
     return Error{Code::kInternal, "SHA-256 is not available in libcrypto"};
@@ -23,7 +23,7 @@ Result<std::string> sha256_of_file(const std::string& path) {
   ssize_t got = 0;
   while ((got = read(fd.get(), bytes.data(), bytes.size())) > 0)
     EVP_DigestUpdate(context.get(), bytes.data(), static_cast<size_t>(got));
-  if (got < 0) return Error{Code::kInternal, path + " cannot be read: " + std::strerror(errno)};
+  if (got < 0) return shm::system_error(path + " cannot be read", errno);
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned size = 0;
   EVP_DigestFinal_ex(context.get(), digest, &size);

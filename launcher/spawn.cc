@@ -14,7 +14,8 @@
 
 #include "base/clock.h"
 #include "launcher/above_standard.h"
-#include "launcher/pidfd.h"
+#include "shm/system_error.h"
+#include "shm/unix_socket.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -33,8 +34,7 @@ struct Pipe {
 
 Result<Pipe> make_pipe(int flags) {
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC | flags) != 0)
-    return Error{Code::kResourceExhausted, std::string("no pipe: ") + std::strerror(errno)};
+  if (pipe2(ends, O_CLOEXEC | flags) != 0) return shm::system_error("no pipe", errno);
   return Pipe{UniqueFd(ends[0]), UniqueFd(ends[1])};
 }
 
@@ -145,13 +145,11 @@ Result<Spawned> spawn(const ChildSpec& spec) {
   if (!ready.ok()) return ready.error();
   if (!report.ok()) return report.error();
   const UniqueFd null_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!null_fd)
-    return Error{Code::kResourceExhausted,
-                 std::string("/dev/null cannot be opened: ") + std::strerror(errno)};
+  if (!null_fd) return shm::system_error("/dev/null cannot be opened", errno);
   UniqueFd high[] = {above_standard(null_fd), above_standard(output->write), above_standard(ready->write),
                      above_standard(report->write)};
   for (const UniqueFd& fd : high)
-    if (!fd) return Error{Code::kResourceExhausted, std::string("no descriptor: ") + std::strerror(errno)};
+    if (!fd) return shm::system_error("no descriptor", errno);
 
   Prepared prepared;
   for (const std::string& argument : spec.argv) prepared.argv.push_back(const_cast<char*>(argument.c_str()));
@@ -167,22 +165,19 @@ Result<Spawned> spawn(const ChildSpec& spec) {
 
   Spawned spawned;
   spawned.pid = fork();
-  if (spawned.pid < 0)
-    return Error{Code::kResourceExhausted, std::string("no process: ") + std::strerror(errno)};
+  if (spawned.pid < 0) return shm::system_error("no process", errno);
   if (spawned.pid == 0) run_child(prepared);
-  spawned.pidfd =
-      UniqueFd(open_pidfd(spawned.pid));  // the child is not reaped yet, so the number is still its own
-  const int pidfd_error = errno;
+  auto pidfd = shm::open_pidfd(spawned.pid);  // the child is not reaped yet, so the number is still its own
   for (UniqueFd& fd : high) fd.reset();
   report->write.reset();
-  Status started =
-      spawned.pidfd ? read_reports(report->read, spec, spawned.refusals)
-                    : Error{Code::kResourceExhausted, std::string("no pidfd: ") + std::strerror(pidfd_error)};
+  const Status started =
+      pidfd ? read_reports(report->read, spec, spawned.refusals) : Status(std::move(pidfd).error());
   if (!started.ok()) {
     kill(spawned.pid, SIGKILL);
     waitpid(spawned.pid, nullptr, 0);
     return started.error();
   }
+  spawned.pidfd = std::move(pidfd).value();
   spawned.output = std::move(output->read);
   spawned.ready = std::move(ready->read);
   return spawned;

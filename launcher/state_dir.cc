@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
+
+#include "shm/system_error.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -20,14 +21,6 @@ std::string octal(mode_t mode) {
   return text;
 }
 
-Error system_error(const std::string& what) {
-  const int error = errno;
-  const Code code = error == EACCES || error == EPERM || error == EROFS ? Code::kPermissionDenied
-                    : error == ENOSPC || error == EDQUOT                ? Code::kResourceExhausted
-                                                                        : Code::kInternal;
-  return {code, what + ": " + std::strerror(error)};
-}
-
 // Missing parents are made private too: the default's parent holds the clusters of one user.
 Status make_directory(const std::string& dir) {
   const fs::path parent = fs::path(dir).parent_path();
@@ -36,14 +29,15 @@ Status make_directory(const std::string& dir) {
     const Status made = make_directory(parent.string());
     if (!made.ok()) return made;
   }
-  if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return system_error(dir + " cannot be created");
+  if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST)
+    return shm::system_error(dir + " cannot be created", errno);
   return ok_status();
 }
 
 Status check_parent(const std::string& dir) {
   const std::string parent = fs::path(dir).parent_path().string();
   struct stat info {};
-  if (stat(parent.c_str(), &info) != 0) return system_error(parent);
+  if (stat(parent.c_str(), &info) != 0) return shm::system_error(parent, errno);
   const bool others_write = (info.st_mode & 0022) != 0;
   const bool sticky = (info.st_mode & S_ISVTX) != 0;
   if ((info.st_uid == geteuid() || info.st_uid == 0) && (!others_write || sticky)) return ok_status();
@@ -55,7 +49,7 @@ Status check_parent(const std::string& dir) {
 
 Status check_directory(const std::string& dir) {
   struct stat info {};
-  if (lstat(dir.c_str(), &info) != 0) return system_error(dir);
+  if (lstat(dir.c_str(), &info) != 0) return shm::system_error(dir, errno);
   if (!S_ISDIR(info.st_mode))
     return Error{Code::kAlreadyExists, "the state directory " + dir + " is something else than a directory"};
   if (info.st_uid != geteuid())
@@ -103,9 +97,9 @@ Result<UniqueFd> lock_state_dir(const std::string& dir) {
   constexpr int kTries = 10;
   for (int i = 0; i < kTries; ++i) {
     UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!fd) return system_error(path + " cannot be opened");
+    if (!fd) return shm::system_error(path + " cannot be opened", errno);
     if (flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK) return system_error(path + " cannot be locked");
+      if (errno != EWOULDBLOCK) return shm::system_error(path + " cannot be locked", errno);
       return Error{Code::kAlreadyExists, "the state directory " + dir +
                                              " is in use by a running cluster (`ringmaster status` shows it, "
                                              "`ringmaster down` ends it)"};
@@ -140,16 +134,16 @@ std::string next_version(const std::string& path) {
 
 Status write_file(const std::string& path, std::string_view text) {
   const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!fd) return system_error(path + " cannot be opened");
+  if (!fd) return shm::system_error(path + " cannot be opened", errno);
   if (!write_all(fd.get(), text) || ftruncate(fd.get(), static_cast<off_t>(text.size())) != 0)
-    return system_error(path + " cannot be written");
+    return shm::system_error(path + " cannot be written", errno);
   return ok_status();
 }
 
 Status replace_file(const std::string& path, std::string_view text) {
   const std::string next = next_version(path);
   if (Status written = write_file(next, text); !written.ok()) return written;
-  if (rename(next.c_str(), path.c_str()) != 0) return system_error(path + " cannot be replaced");
+  if (rename(next.c_str(), path.c_str()) != 0) return shm::system_error(path + " cannot be replaced", errno);
   return ok_status();
 }
 

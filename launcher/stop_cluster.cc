@@ -6,12 +6,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "base/unique_fd.h"
 #include "launcher/pidfd.h"
 #include "launcher/record.h"
 #include "launcher/state_dir.h"
+#include "shm/system_error.h"
+#include "shm/unix_socket.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -50,10 +51,12 @@ struct Found {
 Result<Found> find_supervisor(const std::string& state_dir) {
   const Result<SupervisorRecord> record = read_record(state_dir);
   if (!record.ok()) return record.error();
-  Found found{record->pid, UniqueFd(open_pidfd(record->pid))};
-  if (found.pidfd && process_start_ticks(found.pid) == record->start_ticks) return found;
+  auto pidfd = shm::open_pidfd(record->pid);
+  if (!pidfd && pidfd.error().code == Code::kResourceExhausted) return std::move(pidfd).error();
+  if (pidfd && process_start_ticks(record->pid) == record->start_ticks)
+    return Found{record->pid, std::move(pidfd).value()};
   return Error{Code::kNotFound,
-               "the supervisor, process " + std::to_string(found.pid) + ", is not there any more"};
+               "the supervisor, process " + std::to_string(record->pid) + ", is not there any more"};
 }
 
 }  // namespace
@@ -74,8 +77,7 @@ Status stop_cluster(const std::string& state_dir, const StopOptions& options) {
   const UniqueFd& pidfd = supervisor->pidfd;
   const std::string name = "process " + std::to_string(supervisor->pid);
   const auto send = [&](int signal) { return send_pidfd_signal(pidfd.get(), signal) == 0 || errno == ESRCH; };
-  if (!send(SIGTERM))
-    return Error{Code::kPermissionDenied, name + " cannot be signalled: " + std::strerror(errno)};
+  if (!send(SIGTERM)) return shm::system_error(name + " cannot be signalled", errno);
   // Two signals sent at once would arrive as one: the second follows once the first has been acted upon.
   constexpr Nanos kTaken = 50 * kMillisecond;
   bool ended = ended_within(pidfd, options.now ? kTaken : options.drain + kBeyondDrain);

@@ -7,12 +7,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <limits>
 
 #include "base/ids.h"
 #include "base/log.h"
 #include "launcher/state_dir.h"
+#include "shm/system_error.h"
 
 namespace ringmaster::launcher {
 namespace {
@@ -103,7 +103,7 @@ Status Supervisor::prepare() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signals_ = UniqueFd(signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!signals_) return Error{Code::kResourceExhausted, std::string("no signalfd: ") + std::strerror(errno)};
+  if (!signals_) return shm::system_error("no signalfd", errno);
   return start_janitor();
 }
 

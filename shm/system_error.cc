@@ -21,6 +21,8 @@ Code code_of(int error_number) {
     case ENFILE:
     case ENOMEM:
     case ENOSPC:
+    case EDQUOT:
+    case EAGAIN:  // of fork; where it means "not yet" it is no error
     case ENOBUFS:
       return Code::kResourceExhausted;
     case ETIMEDOUT:
@@ -36,10 +38,23 @@ Code code_of(int error_number) {
   }
 }
 
+// What to do about a limit that its own words do not name.
+const char* remedy(int error_number) {
+  switch (error_number) {
+    case EMFILE:
+      return "; raise the limit of this process (ulimit -n, the service's LimitNOFILE)";
+    case ENFILE:
+      return "; raise the limit of the whole system (sysctl fs.file-max)";
+    default:
+      return "";
+  }
+}
+
 }  // namespace
 
 Error system_error(const std::string& what, int error_number) {
-  return {code_of(error_number), what + ": " + std::system_category().message(error_number)};
+  return {code_of(error_number),
+          what + ": " + std::system_category().message(error_number) + remedy(error_number)};
 }
 
 }  // namespace ringmaster::shm

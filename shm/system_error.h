@@ -1,4 +1,5 @@
-// An errno as an Error: the code that fits and the system's own words after `what`. Any thread.
+// An errno as an Error: the code that fits and the system's own words after `what`, with the
+// remedy where descriptors have run out. Any thread.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <sys/wait.h>
 
-#include "launcher/pidfd.h"
 #include "launcher/state_dir.h"
+#include "shm/unix_socket.h"
 #include "support.h"
 
 namespace ringmaster::launcher {
@@ -64,7 +64,7 @@ TEST_F(JanitorTest, KillsWhatIsLeftWhenTheSupervisorIsKilled) {
     // "a" is replaced by a later incarnation; only the present ones are watched.
     for (const char* name : {"a", "b", "a"}) {
       const pid_t sleeper = start_sleeper();
-      const UniqueFd pidfd(open_pidfd(sleeper));
+      const UniqueFd pidfd = shm::open_pidfd(sleeper).value();
       if (!janitor.watch({name, pidfd.get()}).ok()) _exit(1);
       report(fd, sleeper);
     }
@@ -83,7 +83,7 @@ TEST_F(JanitorTest, KillsWhatIsLeftWhenTheSupervisorIsKilled) {
 TEST_F(JanitorTest, IgnoresInterruptsAndOutlivesItsGroup) {
   const pid_t supervisor = supervise([](Janitor& janitor, int fd) {
     const pid_t sleeper = start_sleeper();
-    const UniqueFd pidfd(open_pidfd(sleeper));
+    const UniqueFd pidfd = shm::open_pidfd(sleeper).value();
     if (!janitor.watch({"a", pidfd.get()}).ok()) _exit(1);
     report(fd, sleeper);
     pause();
@@ -109,7 +109,7 @@ TEST_F(JanitorTest, KeepsNoDescriptorOfTheSupervisorOpen) {
   ASSERT_EQ(pipe(output), 0);
   const pid_t supervisor = supervise([&](Janitor& janitor, int fd) {
     const pid_t sleeper = start_sleeper();
-    const UniqueFd pidfd(open_pidfd(sleeper));
+    const UniqueFd pidfd = shm::open_pidfd(sleeper).value();
     if (!janitor.watch({"a", pidfd.get()}).ok()) _exit(1);
     report(fd, sleeper);
     pause();

@@ -74,7 +74,9 @@ TEST_F(SlotRequests, WithoutDescriptorsTheSlotIsTakenLater) {
     const auto end = take(request);
     ASSERT_FALSE(end.ok()) << more;
     EXPECT_EQ(end.error().code, Code::kResourceExhausted) << end.error().message;
-    EXPECT_NE(end.error().message.find("Too many open files"), std::string::npos) << end.error().message;
+    EXPECT_NE(end.error().message.find("Too many open files; raise the limit of this process (ulimit -n"),
+              std::string::npos)
+        << end.error().message;
     EXPECT_TRUE(request.open());
   }
   expect_slot_0(request);
