@@ -5,30 +5,25 @@
 #include "gpu-worker/kernels/cuda/mma.cuh"
 #include "gpu-worker/kernels/cuda/pipeline.cuh"
 #include "gpu-worker/kernels/cuda/product_out.cuh"
+#include "gpu-worker/kernels/cuda/strips.cuh"
 
 namespace ringmaster::gpu_worker::cuda {
 namespace {
 
-constexpr uint32_t kStrip = FourBitShape::kUnitRows;
-// Roles, as in skinny.cu. More warps multiply, because unpacking takes instructions: 12 divide the 24 units
-// of 3072 columns and keep two blocks' registers within a multiprocessor's.
-#ifndef FB_WARPS
-#define FB_WARPS 12
-#endif
-constexpr uint32_t kMathWarps = FB_WARPS, kCopyWarp = kMathWarps, kFirstOutWarp = kMathWarps + 1,
-                   kOutWarps = 2;
+static_assert(kStrip == FourBitShape::kUnitRows);
+// Roles, as in skinny.cu, with more warps that multiply: 12 divide the 24 units of 3072 columns (8 and 16 are
+// slower by 5 and 1 % of a layer at one row).
+constexpr uint32_t kMathWarps = 12, kCopyWarp = kMathWarps, kFirstOutWarp = kMathWarps + 1;
 constexpr uint32_t kThreads = (kMathWarps + 1 + kOutWarps) * kWarp;
-constexpr uint32_t kSummed = 1, kTaken = 3, kHandOverThreads = (kMathWarps + kOutWarps) * kWarp;
 constexpr uint32_t kMostStages = 16, kFewestStages = 3;
 constexpr uint32_t kMostStageBytes = 20 << 10;
-#ifndef FB_WANTED
-#define FB_WANTED 140
-#endif
-constexpr uint32_t kWantedBytes = FB_WANTED << 10;
+// More than half of the shared memory: beside blocks of the next kernels attention waits for room (46 against
+// 58 us a layer of Phi-3-mini). Not much more: copies far ahead gain nothing (208 KB: 47 us).
+constexpr uint32_t kWantedBytes = 118 << 10;
 constexpr uint32_t kSharedBytes = 210 << 10;  // of 227 KB, less what is declared in the kernel
 constexpr uint32_t kMostRows = 16;            // of a launch
 constexpr uint32_t kMostParts = 4;            // of the columns of add_product
-constexpr uint32_t kMostRuns = 64;            // of a normed row
+constexpr uint32_t kMostBlocks = 64;          // of 256 columns, of a normed row
 constexpr uint32_t kUnitChunks = FourBitShape::kUnitColumns / 8;  // of 16 bytes of x
 constexpr uint32_t kMagic = 0x43004300;  // a pair of bf16 128s, whose mantissas end at the units
 constexpr float kMagicValue = 128;
@@ -48,15 +43,6 @@ struct Tiling {
   uint32_t stages_of_strip = 0;
   uint32_t stages = 0;
   uint32_t shared_bytes = 0;
-};
-
-struct Place {
-  uint32_t index = 0, parity = 0;
-  __device__ __forceinline__ void advance(uint32_t stages) {
-    if (++index < stages) return;
-    index = 0;
-    parity ^= 1;
-  }
 };
 
 // Of x in shared memory, in chunks of 16 bytes. Rows are 64 bytes apart beyond their length: two rows, which
@@ -82,7 +68,8 @@ __device__ void stage_rows(const Part& p, const Norm& norm, uint4* staged, float
                            float* scratch) {
   constexpr uint32_t kAllWarps = kThreads / kWarp, kRun = kWarp * kAtOnce;  // chunks of 8 values
   const uint32_t chunks = p.k / 8, padded = p.units * kUnitChunks, warp = threadIdx.x / kWarp,
-                 lane = threadIdx.x % kWarp, runs = (padded + kRun - 1) / kRun;
+                 lane = threadIdx.x % kWarp, runs = (padded + kRun - 1) / kRun,
+                 blocks = (padded + kWarp - 1) / kWarp;
   const uint4* const weights = reinterpret_cast<const uint4*>(norm.weight);
   uint4 w[kAtOnce];
   const auto read_norm = [&](uint32_t run) {
@@ -106,19 +93,18 @@ __device__ void stage_rows(const Part& p, const Norm& norm, uint4* staged, float
     }
     if constexpr (kNorm)
       if (i != warp) read_norm(i % runs);
-    float squares = 0;
 #pragma unroll
     for (uint32_t n = 0; n < kAtOnce; ++n) {
       const uint32_t c = first + n * kWarp;
       uint32_t* const values = &v[n].x;
       const uint32_t* const factors = &w[n].x;
-      float sum = 0;
+      float sum = 0, squares = 0;
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         float2 a = unpack(values[j]);
         if constexpr (kNorm) {
           const float2 b = unpack(factors[j]);
-          squares += a.x * a.x + a.y * a.y;
+          squares = __fmaf_rn(a.y, a.y, __fmaf_rn(a.x, a.x, squares));
           values[j] = pack(a.x * b.x, a.y * b.y);
           a = unpack(values[j]);
         }
@@ -126,21 +112,22 @@ __device__ void stage_rows(const Part& p, const Norm& norm, uint4* staged, float
       }
 #pragma unroll
       for (uint32_t apart = 1; apart < kGroup / 8; apart *= 2) sum += __shfl_xor_sync(0xFFFFFFFF, sum, apart);
+      if constexpr (kNorm) {  // by blocks of a warp's chunks, whatever a run is: a row's factor is the same
+        squares = warp_sum(squares);
+        const uint32_t block = i % runs * kAtOnce + n;
+        if (lane == 0 && block < blocks) scratch[row * kMostBlocks + block] = squares;
+      }
       if (c < padded) {
         staged[row * staged_row(padded) + c] = v[n];
         if (c % (kGroup / 8) == 0) group_sums[c / (kGroup / 8) * kRows + row] = sum;
       }
-    }
-    if constexpr (kNorm) {
-      squares = warp_sum(squares);
-      if (lane == 0) scratch[row * kMostRuns + i % runs] = squares;
     }
   }
   __syncthreads();
   if constexpr (kNorm) {
     if (threadIdx.x < p.rows) {
       float sum = 0;
-      for (uint32_t r = 0; r < runs; ++r) sum += scratch[threadIdx.x * kMostRuns + r];
+      for (uint32_t b = 0; b < blocks; ++b) sum += scratch[threadIdx.x * kMostBlocks + b];
       factor[threadIdx.x] = rsqrtf(sum / static_cast<float>(p.k) + norm.epsilon);
     }
     __syncthreads();
@@ -173,12 +160,15 @@ __device__ __forceinline__ void multiply_unit(float (&y)[kRows / 8][2], const st
     const uint32_t group = (c + 1) * 32 / kGroup - 1;
     const float2 scale = __half22float2(
         *reinterpret_cast<const __half2*>(unit + FourBitShape::kCodeBytes + (group * kStrip + row) * 4));
-    const float offset = scale.y - kMagicValue * scale.x;
+    const float offset = __fmaf_rn(-kMagicValue, scale.x, scale.y);
 #pragma unroll
     for (uint32_t t = 0; t < kTiles; ++t) {
       const float2 sum = *reinterpret_cast<const float2*>(group_sums + group * kRows + t * 8 + chunk * 2);
-      y[t][0] += scale.x * (first[t].v[0] + second[t].v[0]) + offset * sum.x;
-      y[t][1] += scale.x * (first[t].v[1] + second[t].v[1]) + offset * sum.y;
+      // Written out, so that kernels for few and for many rows round alike.
+      y[t][0] =
+          __fmaf_rn(scale.x, __fadd_rn(first[t].v[0], second[t].v[0]), __fmaf_rn(offset, sum.x, y[t][0]));
+      y[t][1] =
+          __fmaf_rn(scale.x, __fadd_rn(first[t].v[1], second[t].v[1]), __fmaf_rn(offset, sum.y, y[t][1]));
       first[t] = {};
       second[t] = {};
     }
@@ -191,9 +181,9 @@ __global__ __launch_bounds__(kThreads, 1) void four_bit_kernel(const Part p, con
                                                                const Tiling tiling, const Out out) {
   extern __shared__ __align__(128) std::byte shared[];
   __shared__ Barrier full[kMostStages], empty[kMostStages];
-  __shared__ float sums[2][kMathWarps][kRows * kStrip];
+  __shared__ StripSums<kMathWarps, kRows> sums;
   __shared__ float factor[kRows];
-  static_assert(sizeof sums >= kRows * kMostRuns * sizeof(float));
+  static_assert(sizeof sums >= kRows * kMostBlocks * sizeof(float));
 
   const uint32_t warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, strips = p.n / kStrip;
   const uint32_t stage_bytes = tiling.stage_units * kUnitBytes<kGroup>;
@@ -232,9 +222,9 @@ __global__ __launch_bounds__(kThreads, 1) void four_bit_kernel(const Part p, con
     while (next < min(tiling.stages, my_stages)) fetch();
   __syncwarp();
   if (p.rows == 1)
-    stage_rows<kRows, kGroup, kNorm, 1>(p, norm, staged, group_sums, factor, &sums[0][0][0]);
+    stage_rows<kRows, kGroup, kNorm, 1>(p, norm, staged, group_sums, factor, &sums.values[0][0][0]);
   else
-    stage_rows<kRows, kGroup, kNorm, 4>(p, norm, staged, group_sums, factor, &sums[0][0][0]);
+    stage_rows<kRows, kGroup, kNorm, 4>(p, norm, staged, group_sums, factor, &sums.values[0][0][0]);
 
   if (warp == kCopyWarp) {
     if (!copies) return;
@@ -264,42 +254,14 @@ __global__ __launch_bounds__(kThreads, 1) void four_bit_kernel(const Part p, con
         if (lane == 0) empty[used.index].arrive();
         used.advance(tiling.stages);
       }
-      if (s >= 2) sync_named(kTaken + s % 2, kHandOverThreads);
+      float* const mine = sums.begin(s, warp);
 #pragma unroll
       for (uint32_t t = 0; t < kTiles; ++t)
-        for (uint32_t i = 0; i < 2; ++i)
-          sums[s % 2][warp][(t * 8 + chunk * 2 + i) * kStrip + row] = total[t][i];
-      arrive_named(kSummed + s % 2, kHandOverThreads);
+        for (uint32_t i = 0; i < 2; ++i) mine[(t * 8 + chunk * 2 + i) * kStrip + row] = total[t][i];
+      sums.end(s);
     }
   } else {
-    constexpr uint32_t kEach = kRows * kStrip / (kOutWarps * kWarp);  // values of a thread
-    const uint32_t first = threadIdx.x - kFirstOutWarp * kWarp;
-    typename Out::Row rows[kEach];
-#pragma unroll
-    for (uint32_t i = 0; i < kEach; ++i) {
-      const uint32_t row = first / kStrip + i * kOutWarps * kWarp / kStrip;
-      if (row < p.rows) rows[i] = out.of_row(row);
-    }
-    for (uint32_t s = 0; s < my_strips; ++s) {
-      const uint32_t column = (blockIdx.x + s * gridDim.x) * kStrip + first % kStrip;
-      typename Out::Ready ready[kEach];
-#pragma unroll
-      for (uint32_t i = 0; i < kEach; ++i) {
-        const uint32_t row = first / kStrip + i * kOutWarps * kWarp / kStrip;
-        if (row < p.rows) ready[i] = out.before(rows[i], row, column);
-      }
-      sync_named(kSummed + s % 2, kHandOverThreads);
-#pragma unroll
-      for (uint32_t i = 0; i < kEach; ++i) {
-        float value = 0;
-#pragma unroll
-        for (uint32_t w = 0; w < kMathWarps; ++w) value += sums[s % 2][w][first + i * kOutWarps * kWarp];
-        const uint32_t row = first / kStrip + i * kOutWarps * kWarp / kStrip;
-        if constexpr (kNorm) value *= factor[row];
-        out.after(ready[i], row, column, value, row < p.rows);
-      }
-      if (s + 2 < my_strips) arrive_named(kTaken + s % 2, kHandOverThreads);
-    }
+    sums.template take<kNorm>(out, factor, p.rows, my_strips, threadIdx.x - kFirstOutWarp * kWarp);
   }
 }
 
@@ -328,7 +290,7 @@ Tiling tile(const Part& p, const FourBitShape& shape) {
                x_bytes = size_t{p.rows} * staged_row(p.units * kUnitChunks) * 16 +
                          padded_k / shape.group * (p.rows > 8 ? 16 : 8) * sizeof(float),
                stage_bytes = size_t{t.stage_units} * unit_bytes;
-  if (x_bytes + kFewestStages * stage_bytes > kSharedBytes || padded_k > kMostRuns * 256) return t;
+  if (x_bytes + kFewestStages * stage_bytes > kSharedBytes || padded_k > kMostBlocks * 256) return t;
   const size_t wanted = x_bytes + kFewestStages * stage_bytes > kWantedBytes ? kSharedBytes : kWantedBytes;
   const size_t fit = (wanted - x_bytes) / stage_bytes;
   t.stages = fit < kMostStages ? static_cast<uint32_t>(fit) : kMostStages;

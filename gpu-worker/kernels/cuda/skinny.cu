@@ -2,18 +2,16 @@
 #include "gpu-worker/kernels/cuda/pipeline.cuh"
 #include "gpu-worker/kernels/cuda/product_out.cuh"
 #include "gpu-worker/kernels/cuda/skinny.h"
+#include "gpu-worker/kernels/cuda/strips.cuh"
 
 namespace ringmaster::gpu_worker::cuda {
 namespace {
 
-constexpr uint32_t kStrip = 8;     // rows of W taken together: n of one mma
 constexpr uint32_t kColumns = 32;  // columns of one 16-byte read of a warp
 // Roles. Eight warps multiply; one thread keeps the copy engine busy; two warps add up what the eight have
 // found and do what follows, so that neither copies nor products ever wait for that.
-constexpr uint32_t kMathWarps = 8, kCopyWarp = kMathWarps, kFirstOutWarp = kMathWarps + 1, kOutWarps = 2;
+constexpr uint32_t kMathWarps = 8, kCopyWarp = kMathWarps, kFirstOutWarp = kMathWarps + 1;
 constexpr uint32_t kThreads = (kMathWarps + 1 + kOutWarps) * kWarp;
-// Named barriers at which the two buffers of sums are handed over; 0 is __syncthreads().
-constexpr uint32_t kSummed = 1, kTaken = 3, kHandOverThreads = (kMathWarps + kOutWarps) * kWarp;
 // Some 130 KB: four microseconds of a multiprocessor's share of the memory's bandwidth. More than half of the
 // shared memory on purpose: the next kernel's block starts to fill its stages when this one's leaves. Beside
 // the bulk of this one's reads it would have them full, and the memory nothing to do, by the time it waits
@@ -36,16 +34,6 @@ struct Tiling {
   uint32_t stages_of_strip = 0;
   uint32_t stages = 0;
   uint32_t shared_bytes = 0;
-};
-
-// Where one of the users of the stages stands: which stage, and the parity of its phase.
-struct Place {
-  uint32_t index = 0, parity = 0;
-  __device__ __forceinline__ void advance(uint32_t stages) {
-    if (++index < stages) return;
-    index = 0;
-    parity ^= 1;
-  }
 };
 
 // x in shared memory, [k / 32][row][32]; with a norm x * weight, and the rows' factors in `factor`. All warps
@@ -106,7 +94,7 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
                                                              const Tiling tiling, const Out out) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ Barrier full[kMostStages], empty[kMostStages];
-  __shared__ float sums[2][kMathWarps][kRows * kStrip];
+  __shared__ StripSums<kMathWarps, kRows> sums;
   __shared__ float factor[kRows];
   static_assert(sizeof sums >= kRows * kMostRuns * sizeof(float) &&
                 kMostRuns * 1024 * sizeof(bf16) > kSharedBytes);
@@ -149,7 +137,7 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
   if (copies)
     while (next < min(tiling.stages, my_stages)) fetch(policy);
   wait_for_predecessor();
-  stage_rows<kRows, kNorm>(p, norm, staged, factor, &sums[0][0][0]);
+  stage_rows<kRows, kNorm>(p, norm, staged, factor, &sums.values[0][0][0]);
 
   if (warp == kCopyWarp) {
     if (!copies) return;
@@ -181,45 +169,17 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
         used.advance(tiling.stages);
       }
       for (int i = 0; i < 4; ++i) total.v[i] += other.v[i];
-      if (s >= 2) sync_named(kTaken + s % 2, kHandOverThreads);
-      float* const mine = &sums[s % 2][warp][0];
+      float* const mine = sums.begin(s, warp);
       mine[row * kStrip + chunk * 2] = total.v[0];
       mine[row * kStrip + chunk * 2 + 1] = total.v[1];
       if constexpr (kRows > 8) {
         mine[(row + 8) * kStrip + chunk * 2] = total.v[2];
         mine[(row + 8) * kStrip + chunk * 2 + 1] = total.v[3];
       }
-      arrive_named(kSummed + s % 2, kHandOverThreads);
+      sums.end(s);
     }
   } else {
-    constexpr uint32_t kEach = kRows * kStrip / (kOutWarps * kWarp);  // values of a thread
-    const uint32_t first = threadIdx.x - kFirstOutWarp * kWarp;
-    typename Out::Row rows[kEach];
-#pragma unroll
-    for (uint32_t i = 0; i < kEach; ++i) {
-      const uint32_t row = first / kStrip + i * kOutWarps * kWarp / kStrip;
-      if (row < p.rows) rows[i] = out.of_row(row);
-    }
-    for (uint32_t s = 0; s < my_strips; ++s) {
-      const uint32_t column = (blockIdx.x + s * gridDim.x) * kStrip + first % kStrip;
-      typename Out::Ready ready[kEach];
-#pragma unroll
-      for (uint32_t i = 0; i < kEach; ++i) {
-        const uint32_t row = first / kStrip + i * kOutWarps * kWarp / kStrip;
-        if (row < p.rows) ready[i] = out.before(rows[i], row, column);
-      }
-      sync_named(kSummed + s % 2, kHandOverThreads);
-#pragma unroll
-      for (uint32_t i = 0; i < kEach; ++i) {
-        float value = 0;
-#pragma unroll
-        for (uint32_t w = 0; w < kMathWarps; ++w) value += sums[s % 2][w][first + i * kOutWarps * kWarp];
-        const uint32_t row = first / kStrip + i * kOutWarps * kWarp / kStrip;
-        if constexpr (kNorm) value *= factor[row];
-        out.after(ready[i], row, column, value, row < p.rows);
-      }
-      if (s + 2 < my_strips) arrive_named(kTaken + s % 2, kHandOverThreads);
-    }
+    sums.template take<kNorm>(out, factor, p.rows, my_strips, threadIdx.x - kFirstOutWarp * kWarp);
   }
 }
 
