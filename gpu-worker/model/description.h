@@ -48,6 +48,8 @@ struct ModelDescription {
   Rope rope;
   Activation activation = Activation::kSilu;
   bool tied_head = false;  // the head is the embedding
+  // Shapes only: layers' matrices are drawn with four bits a weight, in groups of so many columns; 0: 16 bits.
+  uint32_t weight_group = 0;
 };
 
 // Errors: kUnsupported names the architecture or key, kMalformed the key and what is wrong with its value.

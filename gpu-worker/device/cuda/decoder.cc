@@ -4,10 +4,27 @@
 #include <string>
 
 #include "gpu-worker/device/cuda/cuda_error.h"
+#include "gpu-worker/kernels/cuda/four_bit.h"
 #include "gpu-worker/kernels/cuda/rows.h"
 #include "gpu-worker/kernels/cuda/skinny.h"
+#include "gpu-worker/kernels/cuda/wide.h"
 
 namespace ringmaster::gpu_worker::cuda {
+namespace {
+
+// Fewer rows are quicker in kernels/cuda/skinny.h (bench_cuda_kernels).
+constexpr uint32_t kFewestWideRows = 9;
+// Above, products with weights of four bits are made by cuBLASLt after they are widened
+// (bench_cuda_four_bit).
+constexpr uint32_t kFourBitRows = 32;
+
+// Whether a matrix of four bits is multiplied as it is, and not widened first.
+bool stays_four_bit(const FourBitProduct& p) {
+  return p.weights.shape.n != 0 && p.rows <= kFourBitRows && add_four_bit_fits(p);
+}
+
+}  // namespace
+
 Status check_executable(const ModelDescription& d) {
   const auto refuse = [&](const std::string& what) {
     return Error{Code::kUnsupported, "the cuda device does not run models with " + what};
@@ -80,56 +97,95 @@ Status Decoder::layer(const Step& step, uint32_t index) {
   const ModelDescription& d = p_.description;
   const LayerWeights& w = p_.weights.layers[index];
   const StepBuffers& b = p_.buffers;
-  const uint32_t rows = step.shape.tokens, q_width = d.heads * d.head_dim,
-                 qkv_width = q_width + 2 * d.kv_heads * d.head_dim;
-  const Norm before_attention{w.attention_norm, d.norm_epsilon},
-      before_feed_forward{w.feed_forward_norm, d.norm_epsilon};
-  const RopeView rope{p_.weights.inverse_frequency, d.rope.dims};
-  const Gate kind = d.activation == Activation::kSilu ? Gate::kSilu : Gate::kGeluTanh;
-
-  Status s = ok_status();
-  if (skinny_fits({.n = qkv_width, .k = d.hidden, .rows = rows})) {
-    s = check(project_qkv(step.how, {w.qkv, qkv_width, d.hidden, b.x, rows}, before_attention, nullptr,
-                          step.tokens, rope, p_.kv, index, d.heads, b.q),
-              "queries, keys and values");
-  } else {
-    s = check(rms_norm(step.how, b.x, nullptr, rows, d.hidden, before_attention, b.normed), "norm");
-    if (s) s = p_.matmul.run(step.how.stream, b.qkv, b.normed, w.qkv, rows, qkv_width, d.hidden, false);
-    const bool values = step.shape.groups == 0;
-    if (s)
-      s = check(
-          split_qkv(step.how, b.qkv, rows, nullptr, step.tokens, rope, p_.kv, index, d.heads, values, b.q),
-          "queries and keys");
-    if (s && !values)
-      s = check(
-          store_values(step.how, b.qkv, nullptr, step.in.groups, step.shape.groups, p_.kv, index, d.heads),
-          "values");
-  }
+  const uint32_t rows = step.shape.tokens;
+  Status s = queries_keys_values(step, index);
   if (s) s = attention(step, index);
-  if (!s) return s;
-  if (add_product_fits({.n = d.hidden, .k = q_width, .rows = rows})) {
-    s = check(add_product(step.how, {w.attention_output, d.hidden, q_width, b.attended, rows}, b.x),
-              "attention output");
-  } else {
-    s = p_.matmul.run(step.how.stream, b.x, b.attended, w.attention_output, rows, d.hidden, q_width, true);
+  if (s) s = add(step, b.x, b.attended, w.attention_output, rows, d.hidden, d.heads * d.head_dim);
+  if (s) s = gate_up(step, index);
+  if (s) s = add(step, b.x, b.activated, w.down, rows, d.hidden, d.feed_forward);
+  return s;
+}
+
+Status Decoder::queries_keys_values(const Step& step, uint32_t index) {
+  const ModelDescription& d = p_.description;
+  const LayerWeights& w = p_.weights.layers[index];
+  const StepBuffers& b = p_.buffers;
+  const uint32_t rows = step.shape.tokens, width = (d.heads + 2 * d.kv_heads) * d.head_dim;
+  const Norm norm{w.attention_norm, d.norm_epsilon};
+  const RopeView rope{p_.weights.inverse_frequency, d.rope.dims};
+  const char* const what = "queries, keys and values";
+  if (const FourBitProduct p{w.qkv.four_bit, b.x, rows}; stays_four_bit(p) && four_bit_fits(p))
+    return check(project_qkv(step.how, p, norm, nullptr, step.tokens, rope, p_.kv, index, d.heads, b.q),
+                 what);
+  const Product of_x{w.qkv.wide, width, d.hidden, b.x, rows},
+      of_normed{w.qkv.wide, width, d.hidden, b.normed, rows};
+  const bool wide = is_wide(w.qkv, of_normed);
+  if (!wide && !w.qkv.is_four_bit() && skinny_fits(of_x))
+    return check(project_qkv(step.how, of_x, norm, nullptr, step.tokens, rope, p_.kv, index, d.heads, b.q),
+                 what);
+  Status s = check(rms_norm(step.how, b.x, nullptr, rows, d.hidden, norm, b.normed), "norm");
+  if (s && wide)
+    return check(
+        wide_project_qkv(step.how, of_normed, nullptr, step.tokens, rope, p_.kv, index, d.heads, b.q), what);
+  if (s) s = multiply(step, b.qkv, b.normed, w.qkv, rows, width, d.hidden, false);
+  const bool values = step.shape.groups == 0;
+  if (s)
+    s = check(
+        split_qkv(step.how, b.qkv, rows, nullptr, step.tokens, rope, p_.kv, index, d.heads, values, b.q),
+        "queries and keys");
+  if (s && !values)
+    s = check(
+        store_values(step.how, b.qkv, nullptr, step.in.groups, step.shape.groups, p_.kv, index, d.heads),
+        "values");
+  return s;
+}
+
+Status Decoder::gate_up(const Step& step, uint32_t index) {
+  const ModelDescription& d = p_.description;
+  const LayerWeights& w = p_.weights.layers[index];
+  const StepBuffers& b = p_.buffers;
+  const uint32_t rows = step.shape.tokens, width = 2 * d.feed_forward;
+  const Norm norm{w.feed_forward_norm, d.norm_epsilon};
+  const Gate kind = d.activation == Activation::kSilu ? Gate::kSilu : Gate::kGeluTanh;
+  if (const FourBitProduct p{w.gate_up.four_bit, b.x, rows}; stays_four_bit(p) && four_bit_fits(p))
+    return check(gated_product(step.how, p, norm, kind, b.activated), "gate and up");
+  const Product of_x{w.gate_up.wide, width, d.hidden, b.x, rows},
+      of_normed{w.gate_up.wide, width, d.hidden, b.normed, rows};
+  const bool wide = is_wide(w.gate_up, of_normed);
+  if (!wide && !w.gate_up.is_four_bit() && skinny_fits(of_x))
+    return check(gated_product(step.how, of_x, norm, kind, b.activated), "gate and up");
+  Status s = check(rms_norm(step.how, b.x, nullptr, rows, d.hidden, norm, b.normed), "norm");
+  if (s && wide) return check(wide_gated_product(step.how, of_normed, kind, b.activated), "gate and up");
+  if (s) s = multiply(step, b.gate_up, b.normed, w.gate_up, rows, width, d.hidden, false);
+  if (s) s = check(gate(step.how, b.gate_up, rows, d.feed_forward, kind, b.activated), "activation");
+  return s;
+}
+
+bool Decoder::is_wide(const Matrix& w, const Product& p) const {
+  return !w.is_four_bit() && p.rows >= kFewestWideRows && wide_fits(p, p_.multiprocessors);
+}
+
+// y (+)= x W^T by cuBLASLt, which knows no four bits.
+Status Decoder::multiply(const Step& step, bf16* y, const bf16* x, const Matrix& w, uint32_t rows, uint32_t n,
+                         uint32_t k, bool add) {
+  const bf16* weights = w.wide;
+  if (w.is_four_bit()) {
+    weights = p_.weights.widened;
+    if (Status s = check(widen(step.how, w.four_bit, p_.weights.widened), "widening weights"); !s) return s;
   }
-  if (!s) return s;
-  if (skinny_fits({.n = 2 * d.feed_forward, .k = d.hidden, .rows = rows})) {
-    s = check(gated_product(step.how, {w.gate_up, 2 * d.feed_forward, d.hidden, b.x, rows},
-                            before_feed_forward, kind, b.activated),
-              "feed-forward");
-  } else {
-    s = check(rms_norm(step.how, b.x, nullptr, rows, d.hidden, before_feed_forward, b.normed), "norm");
-    if (s)
-      s = p_.matmul.run(step.how.stream, b.gate_up, b.normed, w.gate_up, rows, 2 * d.feed_forward, d.hidden,
-                        false);
-    if (s) s = check(gate(step.how, b.gate_up, rows, d.feed_forward, kind, b.activated), "activation");
-  }
-  if (!s) return s;
-  if (add_product_fits({.n = d.hidden, .k = d.feed_forward, .rows = rows}))
-    return check(add_product(step.how, {w.down, d.hidden, d.feed_forward, b.activated, rows}, b.x),
-                 "feed-forward output");
-  return p_.matmul.run(step.how.stream, b.x, b.activated, w.down, rows, d.hidden, d.feed_forward, true);
+  return p_.matmul.run(step.how.stream, y, x, weights, rows, n, k, add);
+}
+
+// y += x W^T.
+Status Decoder::add(const Step& step, bf16* y, const bf16* x, const Matrix& w, uint32_t rows, uint32_t n,
+                    uint32_t k) {
+  if (const FourBitProduct p{w.four_bit, x, rows}; stays_four_bit(p))
+    return check(add_product(step.how, p, y), "adding a product");
+  if (const Product p{w.wide, n, k, x, rows}; is_wide(w, p))
+    return check(wide_add_product(step.how, p, y), "adding a product");
+  if (!w.is_four_bit() && add_product_fits({.n = n, .k = k, .rows = rows}))
+    return check(add_product(step.how, {w.wide, n, k, x, rows}, y), "adding a product");
+  return multiply(step, y, x, w, rows, n, k, true);
 }
 
 Status Decoder::attention(const Step& step, uint32_t index) {

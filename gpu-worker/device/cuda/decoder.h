@@ -9,6 +9,7 @@
 #include "gpu-worker/device/cuda/matmul.h"
 #include "gpu-worker/device/cuda/step_inputs.h"
 #include "gpu-worker/device/cuda/weights.h"
+#include "gpu-worker/kernels/cuda/skinny.h"
 #include "gpu-worker/model/description.h"
 
 namespace ringmaster::gpu_worker::cuda {
@@ -52,8 +53,15 @@ class Decoder {
  private:
   struct Step;
   Status layer(const Step& step, uint32_t index);
+  Status queries_keys_values(const Step& step, uint32_t index);
   Status attention(const Step& step, uint32_t index);
+  Status gate_up(const Step& step, uint32_t index);
+  bool is_wide(const Matrix& w, const Product& p) const;
   Status head(const Step& step);
+  Status multiply(const Step& step, bf16* y, const bf16* x, const Matrix& weights, uint32_t rows, uint32_t n,
+                  uint32_t k, bool add);
+  Status add(const Step& step, bf16* y, const bf16* x, const Matrix& weights, uint32_t rows, uint32_t n,
+             uint32_t k);
 
   Parts p_;
 };

@@ -4,12 +4,14 @@
 #include <atomic>
 #include <cmath>
 #include <cstring>
+#include <initializer_list>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
 
 #include "gpu-worker/device/cuda/cuda_error.h"
+#include "gpu-worker/device/cuda/four_bit_packing.h"
 #include "gpu-worker/kernels/cuda/fill.h"
 #include "gpu-worker/kernels/packing.h"
 #include "gpu-worker/model/tensors.h"
@@ -19,61 +21,94 @@ namespace {
 
 constexpr size_t kChunkBytes = 8 << 20;  // converted and copied at a time by a thread
 
-// Where rows of a tensor of the file go.
-struct Target {
+// One tensor of the file among the rows of a matrix.
+struct Section {
   SourceTensor from;
-  uint32_t rows = 0, columns = 0;
-  bf16* to = nullptr;     // the first row
-  uint32_t stride = 1;    // rows of the target from one to the next
-  uint32_t head_dim = 0;  // not 0: rows of a head are reordered so that rotary pairs are neighbours
+  uint32_t rows = 0;
+  uint32_t first = 0, stride = 1;  // row r of the tensor is row first + stride * r of the matrix
+  uint32_t head_dim = 0;           // not 0: rows of a head are reordered so that rotary pairs are neighbours
   uint32_t rope_dims = 0;
+};
+
+// A matrix and all that goes into it.
+struct Target {
+  Matrix to;
+  uint32_t rows = 0, columns = 0;
+  std::vector<Section> sections;
+
+  size_t row_bytes() const {
+    return to.is_four_bit() ? to.four_bit.shape.bytes() / to.four_bit.shape.n : columns * sizeof(bf16);
+  }
+  std::byte* data() const {
+    return to.is_four_bit() ? to.four_bit.data : reinterpret_cast<std::byte*>(to.wide);
+  }
 };
 
 // All tensors of the model with their places.
 Result<std::vector<Target>> targets(const Gguf& file, const ModelDescription& d, const Weights& w) {
   std::vector<Target> all;
   Status status = check_all_known(file, d.layers);
-  const auto add = [&](const std::string& name, uint32_t rows, uint32_t columns, bf16* to,
-                       uint32_t stride = 1, bool rotary = false) {
+  const auto matrix = [&](const Matrix& to, uint32_t rows, uint32_t columns) {
+    all.push_back({.to = to, .rows = rows, .columns = columns, .sections = {}});
+  };
+  // Of the matrix last begun.
+  const auto add = [&](const std::string& name, uint32_t rows, uint32_t first = 0, uint32_t stride = 1,
+                       bool rotary = false) {
     if (!status) return;
+    const uint32_t columns = all.back().columns;
     const Result<SourceTensor> tensor = find_tensor(file, name, rows, columns, rows == 1, "the cuda device");
     if (!tensor) {
       status = tensor.error();
       return;
     }
-    Target target{.from = *tensor, .rows = rows, .columns = columns, .to = to, .stride = stride};
+    Section section{.from = *tensor, .rows = rows, .first = first, .stride = stride};
     if (rotary && d.rope.pairs == Rope::Pairs::kHalves) {
-      target.head_dim = d.head_dim;
-      target.rope_dims = d.rope.dims;
+      section.head_dim = d.head_dim;
+      section.rope_dims = d.rope.dims;
     }
-    all.push_back(target);
+    all.back().sections.push_back(section);
+  };
+  const auto whole = [&](const std::string& name, const Matrix& to, uint32_t rows, uint32_t columns) {
+    matrix(to, rows, columns);
+    add(name, rows);
   };
   const uint32_t q_rows = d.heads * d.head_dim, kv_rows = d.kv_heads * d.head_dim;
-  add("token_embd.weight", d.vocab_size, d.hidden, w.embedding);
+  whole("token_embd.weight", {w.embedding, {}}, d.vocab_size, d.hidden);
   for (uint32_t i = 0; i < d.layers; ++i) {
     const std::string prefix = "blk." + std::to_string(i) + ".";
     const LayerWeights& l = w.layers[i];
-    add(prefix + "attn_norm.weight", 1, d.hidden, l.attention_norm);
-    add(prefix + "attn_q.weight", q_rows, d.hidden, l.qkv, 1, true);
-    add(prefix + "attn_k.weight", kv_rows, d.hidden, l.qkv + size_t{q_rows} * d.hidden, 1, true);
-    add(prefix + "attn_v.weight", kv_rows, d.hidden, l.qkv + size_t{q_rows + kv_rows} * d.hidden);
-    add(prefix + "attn_output.weight", d.hidden, q_rows, l.attention_output);
-    add(prefix + "ffn_norm.weight", 1, d.hidden, l.feed_forward_norm);
-    add(prefix + "ffn_gate.weight", d.feed_forward, d.hidden, l.gate_up, 2);
-    add(prefix + "ffn_up.weight", d.feed_forward, d.hidden, l.gate_up + d.hidden, 2);
-    add(prefix + "ffn_down.weight", d.hidden, d.feed_forward, l.down);
+    whole(prefix + "attn_norm.weight", {l.attention_norm, {}}, 1, d.hidden);
+    matrix(l.qkv, q_rows + 2 * kv_rows, d.hidden);
+    add(prefix + "attn_q.weight", q_rows, 0, 1, true);
+    add(prefix + "attn_k.weight", kv_rows, q_rows, 1, true);
+    add(prefix + "attn_v.weight", kv_rows, q_rows + kv_rows);
+    whole(prefix + "attn_output.weight", l.attention_output, d.hidden, q_rows);
+    whole(prefix + "ffn_norm.weight", {l.feed_forward_norm, {}}, 1, d.hidden);
+    matrix(l.gate_up, 2 * d.feed_forward, d.hidden);
+    add(prefix + "ffn_gate.weight", d.feed_forward, 0, 2);
+    add(prefix + "ffn_up.weight", d.feed_forward, 1, 2);
+    whole(prefix + "ffn_down.weight", l.down, d.hidden, d.feed_forward);
   }
-  add("output_norm.weight", 1, d.hidden, w.output_norm);
-  if (!d.tied_head) add("output.weight", d.vocab_size, d.hidden, w.head);
+  whole("output_norm.weight", {w.output_norm, {}}, 1, d.hidden);
+  if (!d.tied_head) whole("output.weight", {w.head, {}}, d.vocab_size, d.hidden);
   if (!status) return status.error();
   return all;
 }
 
-// Where row `row` of a head's rows goes: the second half of the rotated dims between the first.
-uint32_t neighbour_row(uint32_t row, uint32_t head_dim, uint32_t rope_dims) {
-  const uint32_t d = row % head_dim, half = rope_dims / 2;
-  if (d >= rope_dims) return row;
-  return row - d + (d < half ? 2 * d : 2 * (d - half) + 1);
+// Which row of its tensor is row `row` of a section of a matrix: rotary pairs, half the rotated dims apart in
+// the file, are neighbours here.
+uint32_t file_row(const Section& s, uint32_t row) {
+  const uint32_t r = (row - s.first) / s.stride;
+  if (s.head_dim == 0) return r;
+  const uint32_t d = r % s.head_dim;
+  if (d >= s.rope_dims) return r;
+  return r - d + d / 2 + d % 2 * (s.rope_dims / 2);
+}
+
+const Section& section_of(const Target& t, uint32_t row) {
+  return *std::find_if(t.sections.begin(), t.sections.end(), [&](const Section& s) {
+    return row >= s.first && (row - s.first) % s.stride == 0 && (row - s.first) / s.stride < s.rows;
+  });
 }
 
 uint16_t to_bf16(float value) {
@@ -109,17 +144,24 @@ class Loader {
     if (++jobs_ > 2)
       if (Status s = finish(); !s) return s;
     const Target& t = *job.target;
-    auto* const out = reinterpret_cast<uint16_t*>(buffers_[jobs_ % 2].data());
+    std::byte* const out = buffers_[jobs_ % 2].data();
+    const size_t origin = job.first * t.row_bytes(), bytes = (job.last - job.first) * t.row_bytes();
+    if (t.to.is_four_bit()) std::memset(out, 0, bytes);  // columns that fill up the last unit
     row_.resize(t.columns);
-    const size_t row_bytes = kernels::source_row_bytes(t.from.form, t.columns);
     for (uint32_t row = job.first; row < job.last; ++row) {
-      kernels::dequantize_row(row_.data(), t.from.data.data() + row * row_bytes, t.columns, t.from.form);
-      const uint32_t to = t.head_dim != 0 ? neighbour_row(row, t.head_dim, t.rope_dims) : row;
-      std::transform(row_.begin(), row_.end(), out + size_t{to - job.first} * t.columns, to_bf16);
+      const Section& section = section_of(t, row);
+      const std::byte* const from =
+          section.from.data.data() +
+          file_row(section, row) * kernels::source_row_bytes(section.from.form, t.columns);
+      if (t.to.is_four_bit()) {
+        pack_row(out, origin, t.to.four_bit.shape, row, from, section.from.form);
+        continue;
+      }
+      kernels::dequantize_row(row_.data(), from, t.columns, section.from.form);
+      std::transform(row_.begin(), row_.end(),
+                     reinterpret_cast<uint16_t*>(out) + size_t{row - job.first} * t.columns, to_bf16);
     }
-    const size_t bytes = size_t{t.columns} * sizeof(bf16);
-    return check(cudaMemcpy2DAsync(t.to + size_t{job.first} * t.stride * t.columns, bytes * t.stride, out,
-                                   bytes, bytes, job.last - job.first, cudaMemcpyHostToDevice, stream_),
+    return check(cudaMemcpyAsync(t.data() + origin, out, bytes, cudaMemcpyHostToDevice, stream_),
                  "copying weights");
   }
   Status finish() { return check(cudaStreamSynchronize(stream_), "copying weights"); }
@@ -134,9 +176,9 @@ class Loader {
 std::vector<Job> divide(const std::vector<Target>& all) {
   std::vector<Job> jobs;
   for (const Target& t : all) {
-    uint32_t step =
-        static_cast<uint32_t>(std::max<size_t>(1, kChunkBytes / (size_t{t.columns} * sizeof(bf16))));
-    if (t.head_dim != 0) step = std::max(step / t.head_dim, 1u) * t.head_dim;  // whole heads
+    auto step = static_cast<uint32_t>(std::max<size_t>(1, kChunkBytes / t.row_bytes()));
+    if (t.to.is_four_bit())  // whole strips
+      step = std::max(step / FourBitShape::kUnitRows, 1u) * FourBitShape::kUnitRows;
     for (uint32_t row = 0; row < t.rows; row += step) jobs.push_back({&t, row, std::min(row + step, t.rows)});
   }
   return jobs;
@@ -150,25 +192,56 @@ Status copy_rope(const ModelDescription& d, const Weights& w) {
 
 }  // namespace
 
-Weights place_weights(const ModelDescription& d, Layout& layout) {
+WeightForms forms_of(const Gguf& file, const ModelDescription& d) {
+  WeightForms forms(d.layers);
+  for (uint32_t i = 0; i < d.layers; ++i) {
+    const auto group = [&](std::initializer_list<const char*> parts) {
+      const bool all = std::all_of(parts.begin(), parts.end(), [&](const char* part) {
+        const GgufTensor* tensor = file.tensor("blk." + std::to_string(i) + "." + part + ".weight");
+        return tensor != nullptr && (tensor->type == TensorType::kQ4_0 || tensor->type == TensorType::kQ4_1);
+      });
+      return all ? kFileGroup : 0;
+    };
+    forms[i] = {.qkv = group({"attn_q", "attn_k", "attn_v"}),
+                .attention_output = group({"attn_output"}),
+                .gate_up = group({"ffn_gate", "ffn_up"}),
+                .down = group({"ffn_down"})};
+  }
+  return forms;
+}
+
+WeightForms forms_of(const ModelDescription& d) {
+  const uint32_t group = d.weight_group;
+  return WeightForms(d.layers, {group, group, group, group});
+}
+
+Weights place_weights(const ModelDescription& d, const WeightForms& forms, Layout& layout) {
   Weights w;
   w.padded_vocab = (d.vocab_size + 7) / 8 * 8;
-  const size_t hidden = d.hidden, q_rows = size_t{d.heads} * d.head_dim,
-               kv_rows = size_t{d.kv_heads} * d.head_dim;
-  w.embedding = layout.take<bf16>(w.padded_vocab * hidden);
-  for (uint32_t i = 0; i < d.layers; ++i) {
+  size_t widest = 0;
+  const auto matrix = [&](uint32_t group, uint32_t n, uint32_t k) -> Matrix {
+    const size_t values = size_t{n} * k;
+    if (group == 0) return {.wide = layout.take<bf16>(values), .four_bit = {}};
+    widest = std::max(widest, values);
+    const FourBitShape shape{.n = n, .k = k, .group = group};
+    return {.wide = nullptr, .four_bit = {shape, layout.take<std::byte>(shape.bytes())}};
+  };
+  const uint32_t q_rows = d.heads * d.head_dim, kv_rows = d.kv_heads * d.head_dim;
+  w.embedding = layout.take<bf16>(size_t{w.padded_vocab} * d.hidden);
+  for (const LayerForms& form : forms) {
     LayerWeights l;
-    l.attention_norm = layout.take<bf16>(hidden);
-    l.qkv = layout.take<bf16>((q_rows + 2 * kv_rows) * hidden);
-    l.attention_output = layout.take<bf16>(hidden * q_rows);
-    l.feed_forward_norm = layout.take<bf16>(hidden);
-    l.gate_up = layout.take<bf16>(2 * size_t{d.feed_forward} * hidden);
-    l.down = layout.take<bf16>(hidden * d.feed_forward);
+    l.attention_norm = layout.take<bf16>(d.hidden);
+    l.qkv = matrix(form.qkv, q_rows + 2 * kv_rows, d.hidden);
+    l.attention_output = matrix(form.attention_output, d.hidden, q_rows);
+    l.feed_forward_norm = layout.take<bf16>(d.hidden);
+    l.gate_up = matrix(form.gate_up, 2 * d.feed_forward, d.hidden);
+    l.down = matrix(form.down, d.hidden, d.feed_forward);
     w.layers.push_back(l);
   }
-  w.output_norm = layout.take<bf16>(hidden);
-  w.head = d.tied_head ? w.embedding : layout.take<bf16>(w.padded_vocab * hidden);
+  w.output_norm = layout.take<bf16>(d.hidden);
+  w.head = d.tied_head ? w.embedding : layout.take<bf16>(size_t{w.padded_vocab} * d.hidden);
   w.inverse_frequency = layout.take<float>(d.rope.dims / 2);
+  w.widened = layout.take<bf16>(widest);
   return w;
 }
 
@@ -207,17 +280,20 @@ Status load_weights(const Gguf& file, const ModelDescription& d, const Weights& 
 
 Status random_weights(const ModelDescription& d, const Weights& w, uint64_t seed) {
   Status status = copy_rope(d, w);
-  const auto fill = [&](bf16* to, size_t rows, size_t columns) {
+  const auto fill = [&](const Matrix& to, size_t rows, size_t columns) {
+    if (!status) return;
     // A uniform value in [-a, a] has the variance a^2 / 3.
-    if (status)
-      status = check(fill_uniform(to, rows * columns, std::sqrt(3.0f / static_cast<float>(columns)), seed++),
-                     "drawing weights");
+    status = check(to.is_four_bit() ? fill_random(to.four_bit, seed)
+                                    : fill_uniform(to.wide, rows * columns,
+                                                   std::sqrt(3.0f / static_cast<float>(columns)), seed),
+                   "drawing weights");
+    ++seed;
   };
   const auto ones = [&](bf16* to, size_t count) {
     if (status) status = check(fill_constant(to, count, 1), "setting norms");
   };
   const size_t q_rows = size_t{d.heads} * d.head_dim, kv_rows = size_t{d.kv_heads} * d.head_dim;
-  fill(w.embedding, w.padded_vocab, d.hidden);
+  fill({w.embedding, {}}, w.padded_vocab, d.hidden);
   for (const LayerWeights& l : w.layers) {
     ones(l.attention_norm, d.hidden);
     fill(l.qkv, q_rows + 2 * kv_rows, d.hidden);
@@ -227,7 +303,7 @@ Status random_weights(const ModelDescription& d, const Weights& w, uint64_t seed
     fill(l.down, d.hidden, d.feed_forward);
   }
   ones(w.output_norm, d.hidden);
-  if (w.head != w.embedding) fill(w.head, w.padded_vocab, d.hidden);
+  if (w.head != w.embedding) fill({w.head, {}}, w.padded_vocab, d.hidden);
   if (status) status = check(cudaDeviceSynchronize(), "drawing weights");
   return status;
 }
