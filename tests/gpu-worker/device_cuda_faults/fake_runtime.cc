@@ -17,6 +17,7 @@ struct State {
   std::string failed;  // name of the call
   cudaError_t last = cudaSuccess;
   long calls = 0, allocations = 0, live = 0;
+  size_t device_bytes = 0;
   int priority = 0;
   std::atomic<bool> hangs = false;
 };
@@ -91,6 +92,7 @@ void set(const Setting& setting) {
   s.failed.clear();
   s.last = cudaSuccess;
   s.calls = s.allocations = s.live = 0;
+  s.device_bytes = 0;
   s.hangs = false;
 }
 void hang() {
@@ -111,6 +113,9 @@ long live() {
   State& s = state();
   const std::lock_guard lock(s.mutex);
   return s.live;
+}
+size_t device_bytes() {
+  return state().device_bytes;
 }
 int last_priority() {
   return state().priority;
@@ -181,7 +186,11 @@ const char* cudaGetErrorName(cudaError_t code) {
 // ---- memory ----
 
 cudaError_t cudaMalloc(void** to, size_t bytes) {
-  return allocate("cudaMalloc", to, bytes);
+  const cudaError_t e = allocate("cudaMalloc", to, bytes);
+  State& s = state();
+  const std::lock_guard lock(s.mutex);
+  if (e == cudaSuccess) s.device_bytes += bytes;
+  return e;
 }
 cudaError_t cudaHostAlloc(void** to, size_t bytes, unsigned) {
   return allocate("cudaHostAlloc", to, bytes);
@@ -283,6 +292,13 @@ cudaError_t __cudaLaunchKernel(cudaKernel_t, dim3, dim3, void**, size_t, cudaStr
 cudaError_t __cudaGetKernel(cudaKernel_t* kernel, const void* function) {
   *kernel = reinterpret_cast<cudaKernel_t>(const_cast<void*>(function));
   return cudaSuccess;
+}
+// Functions of the driver: any of them succeeds and does nothing.
+cudaError_t cudaGetDriverEntryPointByVersion(const char*, void** function, unsigned, unsigned long long,
+                                             cudaDriverEntryPointQueryResult* found) {
+  *function = reinterpret_cast<void*>(+[]() -> int { return 0; });
+  if (found != nullptr) *found = cudaDriverEntryPointSuccess;
+  return cudaSuccess;  // asked once in a process, so a failure would outlive its trial
 }
 unsigned __cudaPushCallConfiguration(dim3, dim3, size_t, struct CUstream_st*) {
   return 0;

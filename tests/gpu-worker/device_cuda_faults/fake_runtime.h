@@ -31,9 +31,10 @@ void hang();
 
 // The call that failed; empty: none yet. Calls that only give back (free, destroy) are not made to fail.
 std::string failed_call();
-long calls();         // that could have failed
-long allocations();   // of memory, ever
-long live();          // memory, streams, events, graphs, handles and descriptors not given back
-int last_priority();  // of the last stream made with one
+long calls();           // that could have failed
+long allocations();     // of memory, ever
+size_t device_bytes();  // of device memory, taken since set()
+long live();            // memory, streams, events, graphs, handles and descriptors not given back
+int last_priority();    // of the last stream made with one
 
 }  // namespace ringmaster::fake_cuda
