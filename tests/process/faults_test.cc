@@ -267,9 +267,10 @@ TEST(Faults, TheAuditNamesAProcessThatStandsStill) {
   test::Cluster cluster(std::string(kFakeCluster) + "router:\n  worker_timeout: 60s\n");
   ASSERT_TRUE(cluster.up());
   cluster.expect_balanced();
-  for (const char* victim : {"gpu-worker.0", "tokenizer-worker.1", "router"}) {
+  for (const char* victim : {"gpu-worker.0", "tokenizer-worker.1", "router", "supervisor"}) {
     SCOPED_TRACE(victim);
-    pid_t pid = 0;
+    const bool asked = victim != std::string_view("supervisor");  // it takes no part in an audit
+    pid_t pid = asked ? 0 : cluster.supervisor();
     for (const test::Child& child : cluster.children())
       if (child.name == victim) pid = child.pid;
     ASSERT_GT(pid, 0);
@@ -284,12 +285,43 @@ TEST(Faults, TheAuditNamesAProcessThatStandsStill) {
     EXPECT_FALSE(report["balanced"]);
     bool named = false;
     for (const auto& finding : report["findings"])
-      named = named || (finding["rule"] == "answer" && finding["process"] == victim);
+      named = named || (finding["rule"] == (asked ? "answer" : "process") && finding["process"] == victim);
     EXPECT_TRUE(named) << audit.out;
   }
   cluster.expect_balanced();
   EXPECT_EQ(cluster.down(), 0);
   EXPECT_EQ(cluster.command({"audit"}).exit_code, 3);
+}
+
+// A worker hears of a new router with its next heartbeat; until then it is no finding that it is unknown
+// there, nor what it still holds for the former router.
+TEST(Faults, TheAuditLeavesTheWorkersTimeToMeetANewRouter) {
+  // Heartbeats 5 s apart: an audit takes place between two of them.
+  test::Cluster cluster(std::string(kFakeCluster) + "router:\n  worker_timeout: 20s\n");
+  ASSERT_TRUE(cluster.up());
+  const auto router = [&] {
+    const auto record = cluster.record();
+    for (const auto& child : record["children"])
+      if (child["name"] == "router" && child["state"] == "ready") return child["pid"].get<pid_t>();
+    return pid_t{0};
+  };
+  const pid_t former = router();
+  ASSERT_GT(former, 0);
+  {  // one who does not come back for its streams
+    auto client = cluster.connect();
+    std::map<Uid, Outcome> streams;
+    for (TokenId i = 0; i < 20; ++i) streams[*client.start(request(i, 3'000))] = {};
+    read_streams(
+        client, streams, [] { return false; }, 200 * kMillisecond);
+    kill(former, SIGKILL);
+  }
+  const Nanos deadline = monotonic_now() + 20 * kSecond;
+  while ((router() == former || router() == 0) && monotonic_now() < deadline) usleep(5'000);
+  const test::Ended audit = cluster.command({"audit"});
+  EXPECT_EQ(audit.exit_code, 0) << audit.out << audit.err;
+  cluster.expect_balanced(30 * kSecond);
+  EXPECT_EQ(cluster.command({"audit"}).out.find("not registered"), std::string::npos);
+  EXPECT_EQ(cluster.down(), 0);
 }
 
 // While requests run the books balance too, with everything in use.
