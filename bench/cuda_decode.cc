@@ -95,6 +95,7 @@ class Bench {
 int run(const Options& options) {
   GpuWorkerConfig config;
   config.device = "cuda";
+  if (options.model.ends_with(".json")) config.weights = "random";
   config.kv_memory = options.kv_gigabytes << 30;
   config.max_running = *std::max_element(options.batches.begin(), options.batches.end());
   config.step_tokens = std::max(

@@ -1,10 +1,12 @@
 // gpu-worker --config STATE/cluster.yaml --name gpu-worker.N [--ready-fd N]
+// gpu-worker plan ...   (device/plan.h)
 // Puts the GpuWorker actor on ZeroMQ, its rings and its device. SIGTERM or SIGINT once: drain; twice: end
 // now.
 #include <unistd.h>
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "actor/loop.h"
 #include "actor/zmq_transport.h"
@@ -15,6 +17,7 @@
 #include "base/ready.h"
 #include "base/unhandled.h"
 #include "gpu-worker/device/device.h"
+#include "gpu-worker/device/plan.h"
 #include "gpu-worker/gpu_worker.h"
 #include "shm/slot.h"
 
@@ -133,5 +136,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   ringmaster::end_process_on_unhandled_exceptions();
+  if (argc > 1 && std::string_view(argv[1]) == "plan") return ringmaster::gpu_worker::run_plan(argc, argv);
   return ringmaster::gpu_worker::run(argc, argv);
 }

@@ -32,6 +32,7 @@ void add_down(CLI::App& app, Exit& exit);
 void add_status(CLI::App& app, Exit& exit);
 void add_audit(CLI::App& app, Exit& exit);
 void add_logs(CLI::App& app, Exit& exit);
+void add_plan(CLI::App& app, Exit& exit);
 void add_pull(CLI::App& app, Exit& exit);
 void add_generate(CLI::App& app, Exit& exit);
 void add_chat(CLI::App& app, Exit& exit);

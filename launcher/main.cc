@@ -38,13 +38,16 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "ringmaster " RINGMASTER_VERSION);
   app.failure_message(complaint);
   app.require_subcommand(1);
-  app.footer("Exit codes: 0 done, 1 failed, 2 wrong arguments or cluster.yaml, 3 not running, 4 not ready.");
+  app.footer(
+      "Exit codes: 0 done, 1 failed, 2 wrong arguments or cluster.yaml, 3 not running, 4 not ready, 5 does "
+      "not fit.");
   Exit exit;
   add_up(app, exit);
   add_down(app, exit);
   add_status(app, exit);
   add_audit(app, exit);
   add_logs(app, exit);
+  add_plan(app, exit);
   add_pull(app, exit);
   add_generate(app, exit);
   add_chat(app, exit);

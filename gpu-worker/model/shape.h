@@ -11,9 +11,6 @@
 
 namespace ringmaster::gpu_worker {
 
-// A model path that names a shape: it ends in .json.
-bool is_shape(const std::string& path);
-
 // Errors: kNotFound, kMalformed: the file and the key; kUnsupported: the architecture or the setting.
 Result<ModelDescription> describe_shape(const std::string& path);
 

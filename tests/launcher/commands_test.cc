@@ -241,5 +241,23 @@ TEST_F(CommandsTest, ResolvedConfigurationIsWhatTheProcessesGet) {
   EXPECT_EQ(seen.value().gpu_worker.kv_memory, 64u << 20);
 }
 
+TEST_F(CommandsTest, PlanPrintsTheBudgetAndWhetherItFits) {
+  real_programs();
+  const std::string model = RINGMASTER_SOURCE_DIR "/tests/data/gguf/q4_1/model.gguf";
+  const Outcome fits = run("plan " + model + " --device cpu --context 64 --batch 4 --memory 1GiB");
+  EXPECT_EQ(fits.code, 0) << fits.err;
+  EXPECT_THAT(fits.out, HasSubstr(" on cpu: 4 sequences of 64 tokens\n"));
+  EXPECT_THAT(fits.out, HasSubstr("memory                1024 MiB\n"));
+  const Outcome json = run("plan " + model + " --device cpu --memory 1MiB --json");
+  EXPECT_EQ(json.code, 5) << json.err;
+  EXPECT_THAT(json.out, HasSubstr("\"fits\": false"));
+  EXPECT_EQ(run("plan " + model + " --device tpu").code, 2);
+  EXPECT_EQ(run("plan " + model + " --memory much").code, 2);
+  EXPECT_EQ(run("plan " + model + " --device cpu --context 99999").code, 2);
+  const Outcome missing = run("plan /no/such.gguf");
+  EXPECT_EQ(missing.code, 1);
+  EXPECT_EQ(missing.err, "ringmaster: the model file /no/such.gguf does not exist\n");
+}
+
 }  // namespace
 }  // namespace ringmaster::launcher

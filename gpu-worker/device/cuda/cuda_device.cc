@@ -334,4 +334,8 @@ Result<std::unique_ptr<Device>> make_cuda_device(const GpuWorkerConfig& config, 
   return std::unique_ptr<Device>(std::move(device));
 }
 
+Result<Budget> plan_cuda_device(const GpuWorkerConfig& config, const std::string& model_path) {
+  return cuda::plan(config, model_path);
+}
+
 }  // namespace ringmaster::gpu_worker

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 
+#include "gpu-worker/device/common/budget.h"
 #include "gpu-worker/device/device.h"
 
 namespace ringmaster::gpu_worker {
@@ -16,5 +17,8 @@ namespace ringmaster::gpu_worker {
 // numbers; both before weights are read.
 Result<std::unique_ptr<Device>> make_cuda_device(const GpuWorkerConfig& config, const std::string& model_path,
                                                  shm::Doorbell& bell);
+
+// What it would take of an H200's memory; needs no GPU (device/plan.h).
+Result<Budget> plan_cuda_device(const GpuWorkerConfig& config, const std::string& model_path);
 
 }  // namespace ringmaster::gpu_worker

@@ -5,25 +5,19 @@
 #include <thread>
 #include <utility>
 
-#include "gpu-worker/device/common/kv_size.h"
 #include "gpu-worker/device/cuda/cuda_error.h"
 #include "gpu-worker/model/shape.h"
 
 namespace ringmaster::gpu_worker::cuda {
 namespace {
 
-constexpr uint32_t kBlockTokens = 16;
-// Left on the device: CUDA's own context and graphs (some 600 MB with all kernels loaded), and what the
-// driver rounds up.
-constexpr uint64_t kReserve = 1ull << 30;
 // Threads that convert weights: more do not make the copy faster.
 constexpr unsigned kMostLoaders = 8;
+// The chip that a plan is made for without one: an H200, and what it says to be there of its 141 GB.
+constexpr int kPlannedMultiprocessors = 132;
+constexpr uint64_t kPlannedMemory = 139ull << 30;
 // Of weights drawn at random: the same on every worker.
 constexpr uint64_t kShapeSeed = 1;
-
-std::string mebibytes(uint64_t bytes) {
-  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
-}
 
 // Devices of this build: kernels are compiled for compute capability 9.0 with its own instructions.
 Status choose_device(Started& s) {
@@ -57,96 +51,40 @@ Status choose_device(Started& s) {
   return ok_status();
 }
 
-Status check_config(const GpuWorkerConfig& config) {
-  if (config.block_tokens != kBlockTokens)
-    return Error{Code::kInvalidArgument, "gpu-worker.block_tokens is " + std::to_string(config.block_tokens) +
-                                             "; the cuda device has blocks of " +
-                                             std::to_string(kBlockTokens)};
-  if (config.max_running == 0)
-    return Error{Code::kInvalidArgument, "gpu-worker.max_running is 0; allowed: at least 1"};
-  return ok_status();
-}
-
-struct StepPlaces {
-  StepBuffers buffers;
-  LaneTables lanes;
-  uint32_t* context;
-  std::array<std::byte*, DecodeGraphs::kSets> inputs;
-};
-
-StepPlaces place_step(const Started& s, Layout& layout) {
-  StepPlaces p;
-  const size_t lanes = s.info.num_lanes + 1;  // and the scratch lane
-  p.buffers = StepBuffers::place(s.description, s.limits, layout);
-  p.lanes.state = layout.take<LaneState>(lanes);
-  p.lanes.bias = layout.take<LogitBias>(lanes * kMaxLogitBias);
-  p.lanes.suppressed = layout.take<uint32_t>(lanes * kMaxSuppressed);
-  p.lanes.seen = layout.take<uint16_t>(lanes * s.description.vocab_size);
-  p.lanes.last_id = layout.take<uint32_t>(lanes);
-  p.context = layout.take<uint32_t>(s.info.context_length);
-  for (std::byte*& inputs : p.inputs)
-    inputs = layout.take<std::byte>(StepInputs::place(s.limits, nullptr).bytes);
-  return p;
-}
-
-// Blocks, context and step limits from the one budget: what the device has free.
-Status plan_memory(const GpuWorkerConfig& config, uint64_t weight_bytes, Started& s) {
-  const ModelDescription& d = s.description;
+// What is needed, and whether the device has it.
+Result<Sizes> plan_memory(const GpuWorkerConfig& config, uint64_t weight_bytes, Started& s) {
+  Result<Sizes> sizes = size_device(config, s.description, weight_bytes, s.multiprocessors, s.info);
+  if (!sizes) return sizes;
   size_t free = 0, total = 0;
   if (Status status = check(cudaMemGetInfo(&free, &total), "asking for the device's memory"); !status)
-    return status;
-  s.kv = {.layers = d.layers, .kv_heads = d.kv_heads, .head_dim = d.head_dim};
-  const uint64_t block_bytes = s.kv.block_values() * sizeof(bf16);
-  s.info.num_lanes = config.max_running;
-  if (Status status = size_kv(config, block_bytes, d.context_length, s.info); !status) return status;
-  const uint64_t table =
-      uint64_t{config.max_running} * ((s.info.context_length + kBlockTokens - 1) / kBlockTokens);
-  s.limits = {.tokens = std::max(config.step_tokens, config.max_running),
-              .rows = config.max_running,
-              .blocks = static_cast<uint32_t>(std::min<uint64_t>(table, UINT32_MAX)),
-              .scratch_block = s.info.num_blocks,
-              .scratch_lane = config.max_running,
-              .kv_heads = d.kv_heads,
-              .decode_warps = static_cast<uint32_t>(s.multiprocessors) * decode_warps(d.head_dim)};
-  Layout count;
-  place_step(s, count);
-  s.info.kv_bytes += block_bytes;  // the scratch block
-  const uint64_t needed = weight_bytes + count.bytes() + s.info.kv_bytes + kReserve;
-  s.info.weights_bytes = weight_bytes;
-  if (needed <= free) return ok_status();
-  return Error{Code::kResourceExhausted, "the cuda device needs " + mebibytes(needed) + " (weights " +
-                                             mebibytes(weight_bytes) + ", kv_memory " +
-                                             mebibytes(s.info.kv_bytes) + ", step buffers " +
-                                             mebibytes(count.bytes()) + ", reserve " + mebibytes(kReserve) +
-                                             "); free: " + mebibytes(free) + " of " + mebibytes(total) +
-                                             ". Lower gpu-worker.kv_memory or max_running, choose a smaller "
-                                             "model, or end the process that holds the rest"};
+    return status.error();
+  sizes->budget.free = free;
+  sizes->budget.total = total;
+  s.limits = sizes->limits;
+  s.kv = sizes->kv;
+  if (Status status = check_fits(sizes->budget); !status) return status.error();
+  return sizes;
 }
 
-Status take_memory(uint64_t weight_bytes, Started& s) {
+Status take_memory(const Sizes& sizes, Started& s) {
   const auto take = [](Memory& to, Memory::Kind kind, size_t bytes, const char* what) -> Status {
     Result<Memory> memory = Memory::create(kind, bytes, what);
     if (!memory) return memory.error();
     to = std::move(*memory);
     return ok_status();
   };
-  Layout count;
-  place_step(s, count);
-  const size_t input_bytes = (StepInputs::place(s.limits, nullptr).bytes + 255) / 256 * 256;
-  const size_t result_bytes = (s.limits.rows * sizeof(SampledToken) + 255) / 256 * 256;
-  Status status = take(s.weight_memory, Memory::Kind::kDevice, weight_bytes, "weights");
-  if (status) status = take(s.step_memory, Memory::Kind::kDevice, count.bytes(), "step buffers");
-  if (status) status = take(s.kv_memory, Memory::Kind::kDevice, s.info.kv_bytes, "keys and values");
+  Status status = take(s.weight_memory, Memory::Kind::kDevice, sizes.budget.weights, "weights");
+  if (status) status = take(s.step_memory, Memory::Kind::kDevice, sizes.budget.step_buffers, "step buffers");
+  if (status) status = take(s.kv_memory, Memory::Kind::kDevice, sizes.budget.kv, "keys and values");
   if (status)
-    status = take(s.pinned_memory, Memory::Kind::kPinned, DecodeGraphs::kSets * (input_bytes + result_bytes),
-                  "step inputs and results");
+    status = take(s.pinned_memory, Memory::Kind::kPinned, sizes.budget.pinned, "step inputs and results");
   if (!status) return status;
   // Padding reads what nobody wrote: zeros, not what another process left.
   for (const Memory* memory : {&s.step_memory, &s.kv_memory})
     if (status) status = check(cudaMemset(memory->data(), 0, memory->size()), "clearing memory");
   if (!status) return status;
   Layout layout(s.step_memory.data());
-  const StepPlaces places = place_step(s, layout);
+  const StepPlaces places = StepPlaces::place(s.description, s.info, s.limits, layout);
   s.buffers = places.buffers;
   s.lanes = places.lanes;
   s.context = places.context;
@@ -154,35 +92,70 @@ Status take_memory(uint64_t weight_bytes, Started& s) {
   s.kv.data = reinterpret_cast<bf16*>(s.kv_memory.data());
   std::byte* pinned = s.pinned_memory.data();
   for (uint32_t i = 0; i < DecodeGraphs::kSets; ++i) {
-    s.pinned_inputs[i] = std::exchange(pinned, pinned + input_bytes);
-    s.results[i] = reinterpret_cast<SampledToken*>(std::exchange(pinned, pinned + result_bytes));
+    s.pinned_inputs[i] = std::exchange(pinned, pinned + sizes.input_bytes);
+    s.results[i] = reinterpret_cast<SampledToken*>(std::exchange(pinned, pinned + sizes.result_bytes));
   }
   return ok_status();
 }
 
+// A model read as far as its sizes go.
+struct OpenedModel {
+  std::optional<Gguf> file;  // none: a shape
+  ModelDescription description;
+  WeightForms forms;
+
+  uint64_t weight_bytes() const {
+    Layout count;
+    place_weights(description, forms, count);
+    return count.bytes();
+  }
+};
+
+Result<OpenedModel> open_model(const GpuWorkerConfig& config, const std::string& path) {
+  OpenedModel m;
+  if (config.weights != "random") {
+    Result<Gguf> opened = Gguf::open(path);
+    if (!opened) return opened.error();
+    m.file.emplace(std::move(*opened));
+  }
+  Result<ModelDescription> description = m.file ? describe(*m.file) : describe_shape(path);
+  if (!description) return description.error();
+  m.description = std::move(*description);
+  if (Status status = check_executable(m.description); !status)
+    return Error{status.error().code, path + ": " + status.error().message};
+  m.forms = m.file ? forms_of(*m.file, m.description) : forms_of(m.description);
+  return m;
+}
+
 }  // namespace
+
+Result<Budget> plan(GpuWorkerConfig config, const std::string& model_path) {
+  Result<OpenedModel> model = open_model(config, model_path);
+  if (!model) return model.error();
+  const ModelDescription& d = model->description;
+  const KvView kv{.layers = d.layers, .kv_heads = d.kv_heads, .head_dim = d.head_dim};
+  config.kv_memory = kv_memory_of_all(config, kv.block_values() * sizeof(bf16), d.context_length);
+  DeviceInfo info;
+  Result<Sizes> sizes = size_device(config, d, model->weight_bytes(), kPlannedMultiprocessors, info);
+  if (!sizes) return sizes.error();
+  sizes->budget.free = sizes->budget.total = kPlannedMemory;
+  return sizes->budget;
+}
 
 Result<Started> start(const GpuWorkerConfig& config, const std::string& model_path) {
   Started s;
-  std::optional<Gguf> file;
-  if (!is_shape(model_path)) {
-    Result<Gguf> opened = Gguf::open(model_path);
-    if (!opened) return opened.error();
-    file.emplace(std::move(*opened));
-  }
-  Result<ModelDescription> description = file ? describe(*file) : describe_shape(model_path);
-  if (!description) return description.error();
-  s.description = std::move(*description);
-  if (Status status = check_executable(s.description); !status)
-    return Error{status.error().code, model_path + ": " + status.error().message};
-  if (Status status = check_config(config); !status) return status.error();
+  Result<OpenedModel> model = open_model(config, model_path);
+  if (!model) return model.error();
+  const std::optional<Gguf>& file = model->file;
+  s.description = std::move(model->description);
   if (Status status = choose_device(s); !status) return status.error();
   Layout count;
-  place_weights(s.description, count);
-  if (Status status = plan_memory(config, count.bytes(), s); !status) return status.error();
-  if (Status status = take_memory(count.bytes(), s); !status) return status.error();
+  place_weights(s.description, model->forms, count);
+  const Result<Sizes> sizes = plan_memory(config, count.bytes(), s);
+  if (!sizes) return sizes.error();
+  if (Status status = take_memory(*sizes, s); !status) return status.error();
   Layout layout(s.weight_memory.data());
-  s.weights = place_weights(s.description, layout);
+  s.weights = place_weights(s.description, model->forms, layout);
   const unsigned threads = config.threads != 0
                                ? config.threads
                                : std::clamp(std::thread::hardware_concurrency(), 1u, kMostLoaders);

@@ -8,8 +8,7 @@
 #include <string>
 
 #include "base/config.h"
-#include "gpu-worker/device/cuda/decoder.h"
-#include "gpu-worker/device/cuda/graphs.h"
+#include "gpu-worker/device/cuda/budget.h"
 #include "gpu-worker/device/device.h"
 
 namespace ringmaster::gpu_worker::cuda {
@@ -30,6 +29,10 @@ struct Started {
   std::unique_ptr<Matmul> matmul;
   Memory weight_memory, step_memory, kv_memory, pinned_memory;
 };
+
+// The budget of max_running sequences of context_length on an H200, without one; config.kv_memory is not
+// looked at.
+Result<Budget> plan(GpuWorkerConfig config, const std::string& model_path);
 
 Result<Started> start(const GpuWorkerConfig& config, const std::string& model_path);
 

@@ -187,6 +187,45 @@ TEST_F(CudaFaults, WhatIsNotThereIsRefusedBeforeMemoryIsTaken) {
   }
 }
 
+// Phi-3-mini in 16 bits: 32 layers of 113,252,352 weights, embedding and head of 98,500,608 each, a norm.
+TEST_F(CudaFaults, APlanOfPhi3MiniIsWhatItsSizesSay) {
+  config_.weights = "random";
+  config_.context_length = 4096;
+  config_.max_running = 64;
+  const auto budget =
+      plan_cuda_device(config_, RINGMASTER_SOURCE_DIR "/gpu-worker/model/shapes/phi-3-mini.json");
+  ASSERT_TRUE(budget.ok()) << budget.error().message;
+  EXPECT_GE(budget->weights, 7'642'159'104u);
+  EXPECT_LT(budget->weights, 7'642'159'104u + 4096);
+  EXPECT_EQ(budget->block_bytes / budget->block_tokens, 393'216u);
+  EXPECT_EQ(budget->kv, (64u * 4096 + 16) * 393'216ull);  // and the scratch block
+  EXPECT_EQ(budget->free, 139ull << 30);
+  EXPECT_TRUE(check_fits(*budget).ok());
+  EXPECT_GE(budget->sequences_that_fit(), 64u);
+}
+
+// The plan is the start's own budget: it takes just that, and needs just that to be free.
+TEST_F(CudaFaults, TheDeviceTakesWhatItsPlanSays) {
+  config_.context_length = 100;
+  const auto budget = plan_cuda_device(config_, model_);
+  ASSERT_TRUE(budget.ok()) << budget.error().message;
+  config_.kv_memory = budget->kv - budget->block_bytes;  // the scratch block comes on top
+  fake_cuda::set({.free = budget->needed()});
+  {
+    const auto device = make();
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    EXPECT_EQ((*device)->info().weights_bytes, budget->weights);
+    EXPECT_EQ((*device)->info().kv_bytes, budget->kv);
+    EXPECT_EQ((*device)->info().context_length, 100u);
+    const size_t counted = budget->needed() - budget->reserve;
+    EXPECT_GE(fake_cuda::device_bytes(), counted);
+    EXPECT_LT(fake_cuda::device_bytes(), counted + budget->reserve / 4) << "the products' workspace";
+  }
+  fake_cuda::set({.free = budget->needed() - 1});
+  EXPECT_EQ(make().error().code, Code::kResourceExhausted);
+  EXPECT_EQ(fake_cuda::allocations(), 0);
+}
+
 // The loop thread could be inside the driver, so the device ends the process itself.
 TEST_F(CudaFaults, AStepThatHangsEndsTheProcess) {
   testing::FLAGS_gtest_death_test_style = "threadsafe";
