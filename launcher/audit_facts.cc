@@ -103,9 +103,10 @@ Nanos age_of(uint64_t start_ticks) {
   return std::max<Nanos>(now.tv_sec * kSecond + now.tv_nsec - start, 0);
 }
 
-// Its number may be another process's by now.
+// Its number may be another process's by now. A supervisor that could not read its own start has written 0.
 pid_t living_supervisor(const SupervisorRecord& record) {
-  return process_start_ticks(record.pid) == record.start_ticks ? record.pid : 0;
+  const bool same = record.start_ticks == 0 || process_start_ticks(record.pid) == record.start_ticks;
+  return same ? record.pid : 0;
 }
 
 // Books of all processes; asks again while another audit is on its way.
