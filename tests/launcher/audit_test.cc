@@ -7,6 +7,8 @@
 #include <functional>
 #include <set>
 
+#include "tests/launcher/audit_books.h"
+
 namespace ringmaster::launcher {
 namespace {
 
@@ -16,148 +18,6 @@ using client::StreamPhase;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr Epoch kEpoch = (Epoch{3} << 32) | 7;
-constexpr uint64_t kGpuInstance = 11;
-
-std::string show(const Finding& f) {
-  return f.process + ": " + f.rule + ": " + f.thing + ": expected " + f.expected + ", found " + f.found;
-}
-std::vector<std::string> show(const std::vector<Finding>& findings) {
-  std::vector<std::string> out;
-  for (const Finding& f : findings) out.push_back(show(f));
-  return out;
-}
-
-// Supervisor, router, one gpu-worker with 16 slots, one tokenizer-worker; one request that runs with two
-// blocks of its own and one that is shared with a release that waits.
-AuditSnapshot balanced() {
-  AuditSnapshot s;
-  s.slots = 16;
-  s.processes = {
-      {.name = "supervisor",
-       .pid = 1,
-       .state = "ready",
-       .alive = true,
-       .threads = 1,
-       .descriptors = {.pidfds = 4}},
-      {.name = "router",
-       .pid = 2,
-       .state = "ready",
-       .alive = true,
-       .threads = 4,
-       .descriptors = {.bells = 1,
-                       .eventfds = 6,
-                       .epolls = 3,
-                       .signalfds = 1,
-                       .files = 1,
-                       .listening = 2,
-                       .worker_connections = 2,
-                       .client_connections = 2},
-       .mapped_bells = 1},
-      {.name = "gpu-worker.0",
-       .pid = 3,
-       .state = "ready",
-       .alive = true,
-       .threads = 4,
-       .descriptors = {.slots = 16,
-                       .bells = 2,
-                       .pidfds = 1,
-                       .eventfds = 5,
-                       .epolls = 4,
-                       .timerfds = 1,
-                       .signalfds = 1,
-                       .files = 1,
-                       .listening = 1,
-                       .sockets = 1},
-       .mapped_slots = 16,
-       .mapped_bells = 2},
-      {.name = "tokenizer-worker.0",
-       .pid = 4,
-       .state = "ready",
-       .alive = true,
-       .threads = 6,
-       .descriptors = {.slots = 1,
-                       .bells = 2,
-                       .pidfds = 1,
-                       .eventfds = 5,
-                       .epolls = 3,
-                       .signalfds = 1,
-                       .files = 1,
-                       .sockets = 1},
-       .mapped_slots = 1,
-       .mapped_bells = 2},
-  };
-
-  client::ClusterBooks& books = s.books.emplace();
-  books.router = {.requests = {{kEpoch, 1, 0, RequestPhase::kRunning}},
-                  .live = 1,
-                  .clients = 1,
-                  .accepted = 5,
-                  .ended = 4,
-                  .queries = {70}};
-  client::WorkerBooks gpu{
-      .name = "gpu-worker.0", .gpu = true, .pid = 3, .instance = kGpuInstance, .state = "ready", .live = 1};
-  gpu.gpu_books = {.sequences = {{kEpoch, 0, 3, SequencePhase::kRunning, true}},
-                   .live = 1,
-                   .lanes_taken = 1,
-                   .lanes = 64,
-                   .in_flight = 1,
-                   .blocks = 100,
-                   .blocks_free = 90,
-                   .blocks_cached = 7,
-                   .blocks_used = 3,
-                   .blocks_held = 3,
-                   .references = 4,
-                   .table_references = 3,
-                   .deferred = 1,
-                   .slots = {{.slot = 0,
-                              .peer = "tokenizer-worker.0",
-                              .peer_pid = 4,
-                              .commands = 640,
-                              .prompts = 1024,
-                              .tokens = 192}},
-                   .slots_total = 16};
-  client::WorkerBooks tokenizer{.name = "tokenizer-worker.0",
-                                .pid = 4,
-                                .instance = 21,
-                                .state = "ready",
-                                .live = 1,
-                                .linked = {{"gpu-worker.0", kGpuInstance}}};
-  tokenizer.tokenizer_books = {.streams = {{kEpoch, 0, StreamPhase::kRunning}},
-                               .live = 1,
-                               .assigned = 5,
-                               .ended = 3,
-                               .forgotten = 1,
-                               .queries = {70},
-                               .slots = {{.slot = 0,
-                                          .peer = "gpu-worker.0",
-                                          .peer_instance = kGpuInstance,
-                                          .commands = 640,
-                                          .prompts = 1024,
-                                          .tokens = 192}}};
-  books.workers = {gpu, tokenizer};
-  return s;
-}
-
-// The same cluster after the request: nothing is held.
-AuditSnapshot idle() {
-  AuditSnapshot s = balanced();
-  s.books->router = {.accepted = 5, .ended = 5};
-  client::WorkerBooks& gpu = s.books->workers[0];
-  client::WorkerBooks& tokenizer = s.books->workers[1];
-  gpu.live = tokenizer.live = 0;
-  gpu.gpu_books->sequences.clear();
-  gpu.gpu_books->live = gpu.gpu_books->lanes_taken = gpu.gpu_books->in_flight = 0;
-  gpu.gpu_books->blocks_used = gpu.gpu_books->blocks_held = gpu.gpu_books->deferred = 0;
-  gpu.gpu_books->references = gpu.gpu_books->table_references = 0;
-  gpu.gpu_books->blocks_free = 93;
-  tokenizer.tokenizer_books->streams.clear();
-  tokenizer.tokenizer_books->live = 0;
-  tokenizer.tokenizer_books->ended = 4;
-  tokenizer.tokenizer_books->queries.clear();
-  return s;
-}
-
 struct Broken {
   const char* name;
   const char* rule;
@@ -165,16 +25,6 @@ struct Broken {
   std::function<void(AuditSnapshot&)> breakage;
   std::vector<std::string> says;
 };
-client::ClusterBooks& books(AuditSnapshot& s) {
-  return *s.books;
-}
-client::GpuWorkerBooks& gpu(AuditSnapshot& s) {
-  return *s.books->workers[0].gpu_books;
-}
-client::TokenizerWorkerBooks& tok(AuditSnapshot& s) {
-  return *s.books->workers[1].tokenizer_books;
-}
-
 const std::vector<Broken>& broken_books() {
   static const std::vector<Broken> all = {
       {"NoAnswer",
@@ -453,68 +303,6 @@ TEST(Audit, EveryRuleHasItsBrokenBooks) {
   for (const AuditRule& rule : audit_rules()) rules.insert(rule.name);
   for (const Broken& broken : broken_books()) shown.insert(broken.rule);
   EXPECT_EQ(shown, rules);
-}
-
-// Just after a restart of the router: it knows no worker, or one of the pair only, and the workers still hold
-// what belonged to the former router. When the time for that is over, or for one that is stopped, it counts.
-struct Restarted {
-  const char* name;
-  bool knows_gpu;
-  std::vector<std::string> late;  // what is said when the time is over
-};
-class RouterRestart : public testing::TestWithParam<Restarted> {};
-
-AuditSnapshot restarted(bool knows_gpu) {
-  AuditSnapshot s = balanced();
-  s.registration = 2 * kSecond;
-  for (ProcessFacts& p : s.processes) p.age = 100 * kSecond;
-  books(s).router = {};
-  books(s).workers[0].live = books(s).workers[1].live = 0;
-  tok(s) = {.assigned = 5, .forgotten = 5, .slots = tok(s).slots};
-  books(s).workers.erase(books(s).workers.begin() + knows_gpu);
-  return s;
-}
-
-TEST_P(RouterRestart, LeavesTheWorkersTimeToRegister) {
-  AuditSnapshot s = restarted(GetParam().knows_gpu);
-  EXPECT_EQ(show(compare(s)), GetParam().late);
-  EXPECT_FALSE(is_idle(s));
-  s.processes[1].age = kSecond;
-  EXPECT_THAT(show(compare(s)), IsEmpty());
-  EXPECT_FALSE(is_idle(s));
-}
-
-INSTANTIATE_TEST_SUITE_P(
-    Audit, RouterRestart,
-    testing::Values(
-        Restarted{"KnowsTheGpuWorker",
-                  true,
-                  {"tokenizer-worker.0: process: registration: expected known to the router, found not",
-                   "gpu-worker.0: idle: sequences: expected 0, found 1",
-                   "gpu-worker.0: idle: lanes: expected 0, found 1",
-                   "gpu-worker.0: idle: used KV blocks: expected 0, found 3",
-                   "gpu-worker.0: idle: releases that wait for a step: expected 0, found 1",
-                   "gpu-worker.0: idle: steps in flight: expected 0, found 1"}},
-        Restarted{"KnowsTheTokenizerWorker",
-                  false,
-                  {"gpu-worker.0: process: registration: expected known to the router, found not",
-                   "tokenizer-worker.0: slots.pair: link to gpu-worker.0: expected a living gpu-worker, "
-                   "found an instance that is gone"}}),
-    [](const auto& restarted) { return std::string(restarted.param.name); });
-
-TEST(Audit, AWorkerThatIsStoppedIsNotOnItsWayToTheRouter) {
-  AuditSnapshot s = restarted(true);
-  s.processes[1].age = kSecond;
-  s.processes[3].stopped = true;
-  EXPECT_EQ(show(compare(s)).front(),
-            "tokenizer-worker.0: process: registration: expected known to the router, found not; the process "
-            "is stopped");
-}
-
-TEST(Audit, AWorkerThatHasJustStartedMayStillRegister) {
-  AuditSnapshot s = restarted(true);
-  s.processes[3].age = kSecond;
-  EXPECT_THAT(show(compare(s)), IsEmpty());
 }
 
 TEST(Audit, ListsThatAreCappedAreNotTakenForWhole) {

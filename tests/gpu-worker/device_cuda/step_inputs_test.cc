@@ -123,12 +123,12 @@ TEST_F(StepInputsTest, LongTilesComeFirst) {
   limits_.tokens = 1024;
   memory_.resize(StepInputs::place(limits_, nullptr).bytes);
   in_ = StepInputs::place(limits_, memory_.data());
-  row(0, 0, std::vector<TokenId>(300, 5), false);
+  row(0, 0, std::vector<TokenId>(1000, 5), false);
   const Result<StepShape> shape = fill_inputs(plan_, limits_, 0, in_);
   ASSERT_TRUE(shape.ok());
   ASSERT_EQ(shape->tiles, 3u);
-  EXPECT_EQ(in_.tiles[0].first_token, 256u);
-  EXPECT_EQ(in_.tiles[0].tokens, 44u);
+  EXPECT_EQ(in_.tiles[0].first_token, 768u);
+  EXPECT_EQ(in_.tiles[0].tokens, 232u);
   EXPECT_EQ(in_.tiles[2].first_token, 0u);
 }
 
