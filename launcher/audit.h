@@ -1,6 +1,7 @@
 // What the processes of a cluster hold against what the live requests justify: the rules of `ringmaster
 // audit`, as one pure function over what was collected (launcher/audit_facts.h). Asks nobody and judges no
-// request. The rules are listed with their meaning in audit.cc and explained in docs/audit.md.
+// request. The rules are named with their meaning in audit.cc, written in
+// audit_{process,router,tokenizer_worker,gpu_worker}.cc, and explained in docs/audit.md.
 //
 // The processes are asked one after another while they work, so one comparison may see differences that are
 // only motion. A difference counts when it is the same, with the same epoch and amounts, in two rounds some
