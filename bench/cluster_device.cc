@@ -112,13 +112,14 @@ void text_against_ids(client::Client& client, const std::string& name, std::mt19
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) bench::die("usage: bench_cluster_device RINGMASTER cpu|cuda|fake");
+  if (argc != 3 && argc != 4) bench::die("usage: bench_cluster_device RINGMASTER cpu|cuda|fake [MODEL.gguf]");
   const std::string device = argv[2], name = "cluster_device";
   bench::BenchCluster cluster(argv[1],
-                              "tokenizer-worker:\n  count: 4\n"
-                              "gpu-worker:\n  device: " +
-                                  device +
-                                  "\n  kv_memory: 24GiB\n  max_running: 256\n  max_waiting: 1024\n"
+                              std::string(argc == 4 ? "model: " + std::string(argv[3]) + "\n" : "") +
+                                  "tokenizer-worker:\n  count: 4\n"
+                                  "gpu-worker:\n  device: " +
+                                  device + "\n  kv_memory: " + (device == "cuda" ? "96GiB" : "24GiB") +
+                                  "\n  max_running: 256\n  max_waiting: 1024\n"
                                   "  step_tokens: 8192\n  prefill_chunk: 8192\n  prefix_cache: false\n");
   const Nanos start = monotonic_now();
   cluster.up();
