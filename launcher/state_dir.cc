@@ -120,7 +120,8 @@ std::vector<std::string> remove_runtime_files(const std::string& dir,
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(dir, error))
     if (entry.is_socket(error)) paths.push_back(entry.path().string());
-  for (const char* name : {"/supervisor.json", "/supervisor.json.new", "/cluster.yaml.new", "/lock"})
+  for (const char* name :
+       {"/supervisor.json", "/supervisor.json.new", "/cluster.yaml.new", "/incarnation.new", "/lock"})
     paths.push_back(dir + name);
   std::vector<std::string> removed;
   for (const std::string& path : paths)

@@ -86,15 +86,16 @@ TEST(StateDir, KeepsLogsAndConfigurationAfterTheEnd) {
   Folder folder;
   ASSERT_TRUE(create_state_dir(folder / "s").ok());
   const std::string dir = folder / "s";
-  for (const char* name :
-       {"/cluster.yaml", "/incarnation", "/logs/router.jsonl", "/supervisor.json", "/lock"})
+  for (const char* name : {"/cluster.yaml", "/incarnation", "/incarnation.new", "/logs/router.jsonl",
+                           "/supervisor.json", "/lock"})
     spill(dir + name, "x");
   bind_socket(dir + "/clients.sock");
   bind_socket(dir + "/gpu-worker.0.ring");
   bind_socket(folder / "elsewhere.sock");
-  EXPECT_THAT(remove_runtime_files(dir, {folder / "elsewhere.sock"}),
-              UnorderedElementsAre(dir + "/clients.sock", dir + "/gpu-worker.0.ring",
-                                   dir + "/supervisor.json", dir + "/lock", folder / "elsewhere.sock"));
+  EXPECT_THAT(
+      remove_runtime_files(dir, {folder / "elsewhere.sock"}),
+      UnorderedElementsAre(dir + "/clients.sock", dir + "/gpu-worker.0.ring", dir + "/supervisor.json",
+                           dir + "/incarnation.new", dir + "/lock", folder / "elsewhere.sock"));
   std::vector<std::string> left;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(dir))
     left.push_back(entry.path().filename().string());
