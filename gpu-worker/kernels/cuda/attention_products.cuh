@@ -1,41 +1,16 @@
-// The matrix product of a warpgroup (PTX ISA, "wgmma.mma_async"): 64 rows, B and mostly A from shared memory,
-// C spread over the registers of 128 threads. Warp w holds rows 16 w to 16 w + 15 in the order of m16n8k16.
-//
-// Between begin_products() and the wait for the group that end_products() closed nobody touches the
-// accumulators, nor A where it is in registers.
+// The products of prefill attention in the asynchronous matrix cores (wgmma.cuh): d as Accumulators of a
+// warpgroup, which warp w holds for rows 16 w to 16 w + 15 in the order of m16n8k16; a from shared memory or,
+// for the weights of values, from registers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include "gpu-worker/kernels/cuda/mma.cuh"
 #include "gpu-worker/kernels/cuda/online_softmax.cuh"
 #include "gpu-worker/kernels/cuda/pipeline.cuh"
+#include "gpu-worker/kernels/cuda/wgmma.cuh"
 
 namespace ringmaster::gpu_worker::cuda {
 
-constexpr int kWarpgroup = 128;
-
-// Rows whose k lies in `64 or 32` neighbouring bytes, in groups of eight rows (512 or 256 bytes, aligned to
-// that) with 16-byte chunks swapped as mma_layout.h says; `stride` bytes from one group of rows to the next.
-enum class RowBytes : uint64_t { k64 = 2, k32 = 3 };
-__device__ __forceinline__ uint64_t operand(const void* at, RowBytes row, uint32_t stride) {
-  return static_cast<uint64_t>(row) << 62 | static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 16 |
-         (shared_address(at) >> 4 & 0x3FFF);
-}
-// The same operand `bytes` further on: another 16 of k, other rows.
-__device__ __forceinline__ uint64_t advanced(uint64_t operand, uint32_t bytes) {
-  return operand + (bytes >> 4);
-}
-
-__device__ __forceinline__ void begin_products() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void end_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-template <int kPending>
-__device__ __forceinline__ void wait_for_products() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
 // What comes after does not begin before these have their values.
 template <int kTiles>
 __device__ __forceinline__ void settle(Accumulator (&d)[kTiles]) {

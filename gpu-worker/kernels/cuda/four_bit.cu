@@ -192,13 +192,7 @@ __global__ __launch_bounds__(kThreads, 1) void four_bit_kernel(const Part p, con
   const uint32_t my_strips = (strips - blockIdx.x + gridDim.x - 1) / gridDim.x,
                  my_stages = my_strips * tiling.stages_of_strip;
 
-  if (threadIdx.x == 0) {
-    for (uint32_t i = 0; i < tiling.stages; ++i) {
-      full[i].init(1);
-      empty[i].init(kMathWarps);
-    }
-    Barrier::publish();
-  }
+  if (threadIdx.x == 0) init_stages(full, empty, tiling.stages, kMathWarps);
   __syncthreads();
   let_successor_start();
 
@@ -308,10 +302,6 @@ template <uint32_t kRows, uint32_t kGroup, bool kNorm, typename Out>
 cudaError_t launch_rows(const Launch& how, const Part& p, const Tiling& tiling, const Norm& norm,
                         const Out& out) {
   const auto kernel = four_bit_kernel<kRows, kGroup, kNorm, Out>;
-  if (cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(tiling.shared_bytes));
-      e != cudaSuccess)
-    return e;
   const uint32_t strips = p.n / kStrip, places = static_cast<uint32_t>(how.multiprocessors);
   return launch(how, kernel, dim3(strips < places ? strips : places), dim3(kThreads), tiling.shared_bytes, p,
                 norm, tiling, out);

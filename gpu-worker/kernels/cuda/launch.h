@@ -15,9 +15,15 @@ struct Launch {
   int multiprocessors = 0;
 };
 
+// shared_bytes: of dynamic shared memory, up to all that a block can have.
 template <typename... Parameters, typename... Arguments>
 cudaError_t launch(const Launch& how, void (*kernel)(Parameters...), dim3 grid, dim3 block,
                    size_t shared_bytes, Arguments&&... arguments) {
+  if (shared_bytes > 0)  // above 48 KB it has to be asked for
+    if (cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(shared_bytes));
+        e != cudaSuccess)
+      return e;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;

@@ -52,6 +52,26 @@ class Barrier {
   uint64_t state_;
 };
 
+// A ring of stages: the copy engine reports at `full`, so many users at `empty`. One thread's; visible to the
+// others after __syncthreads().
+__device__ __forceinline__ void init_stages(Barrier* full, Barrier* empty, uint32_t stages, uint32_t users) {
+  for (uint32_t i = 0; i < stages; ++i) {
+    full[i].init(1);
+    empty[i].init(users);
+  }
+  Barrier::publish();
+}
+
+// Where one of the users of the stages stands: which stage, and the parity of its phase.
+struct Place {
+  uint32_t index = 0, parity = 0;
+  __device__ __forceinline__ void advance(uint32_t stages) {
+    if (++index < stages) return;
+    index = 0;
+    parity ^= 1;
+  }
+};
+
 // Barriers that the hardware names by number, 1 to 15, for some warps of a block: those that sync wait until
 // `threads` have come, those that arrive do not. Whole warps only.
 __device__ __forceinline__ void sync_named(uint32_t number, uint32_t threads) {

@@ -169,9 +169,9 @@ __device__ __forceinline__ void attend(Shared<kHeadDim, kTeams>& shared, const S
   publish_shared();
   sync_named(kOwn + team, kWarpgroup);
 
-  const uint64_t queries = operand(shared.queries[team], RowBytes::k64, T::kRowGroup);
-  const uint64_t keys = operand(shared.keys, RowBytes::k64, T::kRowGroup);
-  const uint64_t values = operand(shared.values, RowBytes::k32, kDimGroup);
+  const uint64_t queries = operand(shared_address(shared.queries[team]), RowBytes::k64, T::kRowGroup);
+  const uint64_t keys = operand(shared_address(shared.keys), RowBytes::k64, T::kRowGroup);
+  const uint64_t values = operand(shared_address(shared.values), RowBytes::k32, kDimGroup);
   constexpr uint32_t kStageBytes = T::kBlocks * T::kHalfBytes;
   const float factor = to_log2(shape.scale, shape.soft_cap);
   const uint32_t lowest = span.first_position + first, highest = lowest + kTeamQueries - 1;
@@ -326,9 +326,6 @@ cudaError_t launch_prefill(const Launch& how, const AttentionShape& shape, const
   using T = Tiling<kHeadDim, kTeams>;
   const auto kernel = prefill_kernel<kHeadDim, kTeams>;
   constexpr size_t kBytes = sizeof(Shared<kHeadDim, kTeams>);
-  if (cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-      e != cudaSuccess)
-    return e;
   const uint32_t together = min(shape.heads, kHeadsTogether);
   return launch(how, kernel, dim3(count * (kPrefillTile / T::kQueries) * shape.heads), dim3(T::kThreads),
                 kBytes, shape, kv, layer, tiles, count, together, block_table, q, out);

@@ -106,13 +106,7 @@ __global__ __launch_bounds__(kThreads, 2) void skinny_kernel(const Product p, co
   const uint32_t my_strips = (strips - blockIdx.x + gridDim.x - 1) / gridDim.x,
                  my_stages = my_strips * tiling.stages_of_strip;
 
-  if (threadIdx.x == 0) {
-    for (uint32_t i = 0; i < tiling.stages; ++i) {
-      full[i].init(1);
-      empty[i].init(kMathWarps);
-    }
-    Barrier::publish();
-  }
+  if (threadIdx.x == 0) init_stages(full, empty, tiling.stages, kMathWarps);
   __syncthreads();
   let_successor_start();
 
@@ -203,10 +197,6 @@ cudaError_t launch_rows(const Launch& how, const Product& p, const Norm& norm, c
   const Tiling tiling = tile(p);
   if (tiling.stages == 0) return cudaErrorInvalidValue;
   const auto kernel = skinny_kernel<kRows, kNorm, Out>;
-  if (cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(tiling.shared_bytes));
-      e != cudaSuccess)
-    return e;
   const uint32_t strips = p.n / kStrip, places = static_cast<uint32_t>(how.multiprocessors);
   return launch(how, kernel, dim3(strips < places ? strips : places), dim3(kThreads), tiling.shared_bytes, p,
                 norm, tiling, out);

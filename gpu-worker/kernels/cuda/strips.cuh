@@ -1,7 +1,7 @@
-// What the kernels of skinny products share, whatever the form of their weights: the place of a user in a
-// ring of stages, and how the sums of a strip of eight rows of W go from the warps that multiply, each of
-// which has a share of the columns, to the warps that do what follows. Two buffers, handed over at named
-// barriers, so that neither waits for the other's last strip.
+// What the kernels of skinny products share, whatever the form of their weights: how the sums of a strip of
+// eight rows of W go from the warps that multiply, each of which has a share of the columns, to the warps
+// that do what follows. Two buffers, handed over at named barriers, so that neither waits for the other's
+// last strip.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,16 +12,6 @@ namespace ringmaster::gpu_worker::cuda {
 
 constexpr uint32_t kStrip = 8;     // rows of W
 constexpr uint32_t kOutWarps = 2;  // that add up and do what follows
-
-// Where one of the users of the stages stands: which stage, and the parity of its phase.
-struct Place {
-  uint32_t index = 0, parity = 0;
-  __device__ __forceinline__ void advance(uint32_t stages) {
-    if (++index < stages) return;
-    index = 0;
-    parity ^= 1;
-  }
-};
 
 // In shared memory. Of kRows rows of x.
 template <uint32_t kMathWarps, uint32_t kRows>

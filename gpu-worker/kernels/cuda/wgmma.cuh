@@ -1,7 +1,10 @@
-// The asynchronous matrix product of a warpgroup (PTX ISA, "wgmma.mma_async"), both operands in shared memory
-// in rows of 64 bf16 with the 128-byte swizzle, as the copy engine writes them: d [64, kN] += a [64, 16]
-// b [kN, 16]^T. Thread t of the 128 holds in d[4 * j + 2 * h + i] row 16 * (t / 32) + t % 32 / 4 + 8 * h and
-// column 8 * j + 2 * (t % 4) + i.
+// The asynchronous matrix product of a warpgroup (PTX ISA, "wgmma.mma_async"), d [64, kN] += a [64, 16]
+// b [kN, 16]^T: its operands, its fences, and the products with both operands in shared memory. Thread t of
+// the 128 holds in d[4 * j + 2 * h + i] row 16 * (t / 32) + t % 32 / 4 + 8 * h and column 8 * j + 2 * (t % 4)
+// + i. (attention_products.cuh has those whose d is an array of Accumulators.)
+//
+// Between begin_products() and the wait for the group that end_products() closed nobody touches d, nor a
+// where it is in registers.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -9,23 +12,31 @@
 
 namespace ringmaster::gpu_worker::cuda {
 
-// Of rows that begin at a multiple of 1,024 bytes: groups of eight rows are 1,024 bytes apart. 16 columns on:
-// + 2.
-__device__ __forceinline__ uint64_t swizzled_rows(uint32_t shared_address) {
-  constexpr uint64_t kGroupStride = 1024 >> 4, kSwizzle128 = 1;
-  return (shared_address & 0x3FFFF) >> 4 | uint64_t{1} << 16 | kGroupStride << 32 | kSwizzle128 << 62;
+constexpr int kWarpgroup = 128;
+
+// An operand in shared memory: rows whose k lies in so many neighbouring bytes, in groups of eight rows that
+// are aligned to their size, with 16-byte chunks swapped as the copy engine does it (128 bytes) or as
+// mma_layout.h says (64, 32); `stride` bytes from one group of rows to the next.
+enum class RowBytes : uint64_t { k128 = 1, k64 = 2, k32 = 3 };
+__device__ __forceinline__ uint64_t operand(uint32_t shared_address, RowBytes row, uint32_t stride) {
+  return static_cast<uint64_t>(row) << 62 | static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 16 |
+         (shared_address >> 4 & 0x3FFF);
+}
+// The same operand `bytes` further on: another 16 of k, other rows.
+__device__ __forceinline__ uint64_t advanced(uint64_t operand, uint32_t bytes) {
+  return operand + (bytes >> 4);
 }
 
 // Before the first product that reads registers or shared memory written since the last.
-__device__ __forceinline__ void wgmma_begin() {
+__device__ __forceinline__ void begin_products() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void wgmma_commit() {
+__device__ __forceinline__ void end_products() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most kPending groups are on their way.
+// Until at most kPending groups that end_products() closed are on their way.
 template <int kPending>
-__device__ __forceinline__ void wgmma_wait() {
+__device__ __forceinline__ void wait_for_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 

@@ -9,12 +9,12 @@ namespace {
 
 constexpr uint32_t kColumns = 64;  // of a box: 128 bytes of a row
 // Two warpgroups take the stages in turn: products of few columns wait for each other more than they compute.
-constexpr uint32_t kGroups = 2, kGroupThreads = 128, kMathThreads = kGroups * kGroupThreads;
+constexpr uint32_t kGroups = 2, kGroupThreads = kWarpgroup, kMathThreads = kGroups * kGroupThreads;
 constexpr uint32_t kThreads = kMathThreads + kWarp;
 constexpr uint32_t kMathBarrier = 1;  // named
 constexpr uint32_t kMostStages = 32;
 constexpr uint32_t kSharedBytes = 224 << 10;  // of 227 KB, less what is declared below and the system's
-constexpr uint32_t kSwizzleBytes = 1024;      // boxes begin at a multiple
+constexpr uint32_t kSwizzleBytes = 1024;      // eight swizzled rows; boxes begin at a multiple
 // The matrix cores read 64 rows of x wherever the last box of x begins; what lies there beyond the real rows
 // makes sums that nobody takes.
 constexpr uint32_t kReadBeyond = kWideRows * kColumns * sizeof(bf16);
@@ -26,17 +26,6 @@ constexpr uint32_t kBoxes = kShare <= 48 ? 2 : 1;
 struct Tiling {
   uint32_t x_bytes = 0;  // of a box of x
   uint32_t stage_bytes = 0, stages = 0, stages_of_row = 0;
-};
-
-struct Stage {
-  uint32_t index = 0, parity = 0;
-  // count: a multiple of `by`.
-  __device__ __forceinline__ void advance(uint32_t count, uint32_t by = 1) {
-    index += by;
-    if (index < count) return;
-    index -= count;
-    parity ^= 1;
-  }
 };
 
 __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap& map, uint32_t column, uint32_t row,
@@ -70,7 +59,7 @@ __device__ void fetch_stages(const CUtensorMap& w_map, const CUtensorMap& x_map,
   for (uint32_t i = 0; i < early; ++i) fetch_w(i, i);
   wait_for_predecessor();
   for (uint32_t i = 0; i < early; ++i) fetch_x(i, i);
-  Stage at;
+  Place at;
   for (uint32_t number = early; number < t.stages_of_row; ++number) {
     empty[at.index].wait(at.parity);
     fetch_w(number, at.index);
@@ -129,13 +118,7 @@ __global__ __launch_bounds__(kThreads) void wide_kernel(const __grid_constant__ 
   __shared__ Barrier full[kMostStages], empty[kMostStages];
   const uint32_t unaligned = shared_address(shared),
                  stages = (unaligned + kSwizzleBytes - 1) / kSwizzleBytes * kSwizzleBytes;
-  if (threadIdx.x == 0) {
-    for (uint32_t i = 0; i < t.stages; ++i) {
-      full[i].init(1);
-      empty[i].init(kGroupThreads / kWarp);
-    }
-    Barrier::publish();
-  }
+  if (threadIdx.x == 0) init_stages(full, empty, t.stages, kGroupThreads / kWarp);
   __syncthreads();
   let_successor_start();
 
@@ -144,28 +127,30 @@ __global__ __launch_bounds__(kThreads) void wide_kernel(const __grid_constant__ 
     return;
   }
   constexpr uint32_t kWBytes = kShare * kColumns * sizeof(bf16);
-  const uint32_t group = threadIdx.x / kGroupThreads;
+  const uint32_t group = threadIdx.x / kGroupThreads, stages_of_group = t.stages / kGroups;
   float sums[kShare / 2];
-  Stage at{group, 0}, before = at;
+  Place at, before;  // among the stages of this group, which are every kGroups-th
+  const auto stage_of = [&](const Place& place) { return place.index * kGroups + group; };
   for (uint32_t number = group; number < t.stages_of_row; number += kGroups) {
-    full[at.index].wait(at.parity);
-    const uint32_t x = stages + at.index * t.stage_bytes, w = x + kBoxes<kShare> * t.x_bytes;
-    wgmma_begin();
+    full[stage_of(at)].wait(at.parity);
+    const uint32_t x = stages + stage_of(at) * t.stage_bytes, w = x + kBoxes<kShare> * t.x_bytes;
+    begin_products();
 #pragma unroll
     for (uint32_t i = 0; i < kBoxes<kShare>; ++i)
 #pragma unroll
       for (uint32_t k = 0; k < kColumns / 16; ++k)
-        wgmma<kShare>(sums, swizzled_rows(x + i * t.x_bytes) + 2 * k, swizzled_rows(w + i * kWBytes) + 2 * k,
+        wgmma<kShare>(sums, advanced(operand(x + i * t.x_bytes, RowBytes::k128, kSwizzleBytes), 32 * k),
+                      advanced(operand(w + i * kWBytes, RowBytes::k128, kSwizzleBytes), 32 * k),
                       number > group || i > 0 || k > 0);
-    wgmma_commit();
-    wgmma_wait<1>();  // the products of the stage before have ended when only these are on their way
+    end_products();
+    wait_for_products<1>();  // the products of the stage before have ended when only these are on their way
     if (number > group) {
-      if (threadIdx.x % kWarp == 0) empty[before.index].arrive();
-      before.advance(t.stages, kGroups);
+      if (threadIdx.x % kWarp == 0) empty[stage_of(before)].arrive();
+      before.advance(stages_of_group);
     }
-    at.advance(t.stages, kGroups);
+    at.advance(stages_of_group);
   }
-  wgmma_wait<0>();
+  wait_for_products<0>();
   wait_for_predecessor();  // it has ended long ago; now what it wrote may be read and written here too
   sync_named(kMathBarrier, kMathThreads);
   // All stages have been used, so their place is free.
@@ -190,9 +175,6 @@ cudaError_t launch_share(const Launch& how, const Product& p, const Out& out) {
   CUtensorMap w_map, x_map;
   cudaError_t e = describe_rows(p.weights, p.n, p.k, kShare, w_map);
   if (e == cudaSuccess) e = describe_rows(p.x, p.rows, p.k, p.rows, x_map);
-  if (e == cudaSuccess)
-    e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(kSharedBytes));
   if (e != cudaSuccess) return e;
   return launch(how, kernel, dim3(p.n / kShare), dim3(kThreads), kSharedBytes, w_map, x_map, tile<kShare>(p),
                 p.rows, out);
