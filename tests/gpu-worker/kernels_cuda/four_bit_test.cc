@@ -7,6 +7,7 @@
 #include "gpu-worker/device/cuda/four_bit_packing.h"
 #include "gpu-worker/kernels/half.h"
 #include "tests/gpu-worker/kernels_cuda/device_array.h"
+#include "tests/gpu-worker/kernels_cuda/products.h"
 
 namespace ringmaster::gpu_worker::cuda {
 namespace {
@@ -41,35 +42,6 @@ struct Weights {
   FourBitMatrix matrix() const { return {shape, device.get()}; }
 };
 
-std::vector<double> product(const std::vector<double>& x, const Weights& w, uint32_t rows) {
-  const uint32_t n = w.shape.n, k = w.shape.k;
-  std::vector<double> y(size_t{rows} * n);
-  for (uint32_t r = 0; r < rows; ++r)
-    for (uint32_t c = 0; c < n; ++c) {
-      double sum = 0;
-      for (uint32_t i = 0; i < k; ++i) sum += x[size_t{r} * k + i] * w.host[size_t{c} * k + i];
-      y[size_t{r} * n + c] = sum;
-    }
-  return y;
-}
-
-// As the kernels round: the row times the norm's weight to bf16, its factor afterwards.
-std::vector<double> normed(const Tensor& x, const Tensor& weight, uint32_t rows, double epsilon) {
-  const size_t k = weight.host.size();
-  std::vector<double> y(rows * k);
-  for (uint32_t r = 0; r < rows; ++r) {
-    double squares = 0;
-    for (size_t i = 0; i < k; ++i) squares += double{x.host[r * k + i]} * x.host[r * k + i];
-    const double factor = 1 / std::sqrt(squares / static_cast<double>(k) + epsilon);
-    for (size_t i = 0; i < k; ++i) y[r * k + i] = x.host[r * k + i] * factor * weight.host[i];
-  }
-  return y;
-}
-
-std::vector<double> doubles(const std::vector<float>& v) {
-  return {v.begin(), v.end()};
-}
-
 class FourBit : public testing::TestWithParam<Shape> {};
 
 TEST_P(FourBit, LogitsAreTheProduct) {
@@ -84,14 +56,14 @@ TEST_P(FourBit, LogitsAreTheProduct) {
     return;
   }
   EXPECT_CUDA(logits(test_launch(), p, 0, y.get()));
-  EXPECT_LT(relative_error(y.read(), product(doubles(x.host), w, rows)), 1e-5);
+  EXPECT_LT(relative_error(y.read(), product(doubles(x.host), w.host, rows, n, k)), 1e-5);
 }
 
 TEST_P(FourBit, AddProductAddsToTheResidual) {
   const auto [rows, n, k, group] = GetParam();
   const Weights w = Weights::random(n, k, group, 2);
   const Tensor x = Tensor::random(size_t{rows} * k, 1, 1), residual = Tensor::random(size_t{rows} * n, 2, 3);
-  std::vector<double> wanted = product(doubles(x.host), w, rows);
+  std::vector<double> wanted = product(doubles(x.host), w.host, rows, n, k);
   for (size_t i = 0; i < wanted.size(); ++i) wanted[i] += residual.host[i];
   ASSERT_TRUE(add_four_bit_fits({w.matrix(), x.get(), rows}));
   EXPECT_CUDA(add_product(test_launch(), FourBitProduct{w.matrix(), x.get(), rows}, residual.get()));
@@ -104,19 +76,11 @@ TEST_P(FourBit, GatedProductActivatesNeighbours) {
   const Tensor x = Tensor::random(size_t{rows} * k, 3, 1), norm = Tensor::random(k, 1, 3);
   const FourBitProduct p{w.matrix(), x.get(), rows};
   if (!four_bit_fits(p)) return;  // tested above
-  const std::vector<double> both = product(normed(x, norm, rows, 1e-5), w, rows);
+  const std::vector<double> both = product(normed(x, norm, rows, k, 1e-5), w.host, rows, n, k);
   for (const Gate kind : {Gate::kSilu, Gate::kGeluTanh}) {
     const DeviceArray<uint16_t> y(size_t{rows} * n / 2);
     EXPECT_CUDA(gated_product(test_launch(), p, {norm.get(), 1e-5f}, kind, reinterpret_cast<bf16*>(y.get())));
-    std::vector<double> wanted;
-    for (size_t i = 0; i < both.size(); i += 2) {
-      const double g = both[i];
-      const double act = kind == Gate::kSilu
-                             ? g / (1 + std::exp(-g))
-                             : 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
-      wanted.push_back(act * both[i + 1]);
-    }
-    EXPECT_LT(relative_error(floats(y.read()), wanted), 2 * kBf16Error);
+    EXPECT_LT(relative_error(floats(y.read()), gated(both, kind)), 2 * kBf16Error);
   }
 }
 
@@ -194,7 +158,8 @@ TEST(FourBitQkv, RowsOfALaterPassFindTheirPositionsAndSlots) {
   EXPECT_EQ(together.read(), apart.read());
   EXPECT_EQ(q_together.read(), q_apart.read());
   // And q is what it should be.
-  std::vector<double> all = product(normed(x, norm, kRows, 1e-5), w, kRows), wanted;
+  std::vector<double> all = product(normed(x, norm, kRows, kHidden, 1e-5), w.host, kRows, kN, kHidden),
+                      wanted;
   for (uint32_t r = 0; r < kRows; ++r)
     for (uint32_t c = 0; c < kWidth; c += 2) {
       const double angle = double{static_cast<float>(position[r]) * frequency[c % kHeadDim / 2]},
