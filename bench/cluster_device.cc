@@ -65,15 +65,10 @@ double run_all(client::Client& client, std::vector<client::Request> requests) {
   return seconds_since(start);
 }
 
-double first_token_ms(client::Client& client, size_t ids, std::mt19937& random) {
+double median_first_token_ms(client::Client& client, size_t ids, std::mt19937& random) {
   std::vector<double> times;
   for (int i = 0; i < 10; ++i) {
-    const Nanos start = monotonic_now();
-    double first = 0;
-    const auto answer = client.generate(
-        request(random_ids(random, ids), 1),
-        [&](const client::Piece&) { first = first != 0 ? first : seconds_since(start) * 1e3; }, kLongest);
-    if (!answer || first == 0) bench::die("no first token");
+    const double first = bench::first_token_ms(client, random_ids(random, ids), kLongest);
     if (i > 0) times.push_back(first);
   }
   return bench::quantile(times, 0.5);
@@ -127,7 +122,8 @@ int main(int argc, char** argv) {
   auto client = cluster.connect();
   std::mt19937 random(1);
   for (const size_t ids : {512, 2048, 8000})
-    bench::figure((name + ".ttft_" + std::to_string(ids)).c_str(), first_token_ms(client, ids, random), "ms");
+    bench::figure((name + ".ttft_" + std::to_string(ids)).c_str(), median_first_token_ms(client, ids, random),
+                  "ms");
   for (int round = 0; round < 2; ++round) {
     constexpr int kRequests = 256;
     constexpr uint32_t kTokens = 128;

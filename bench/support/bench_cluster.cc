@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 namespace ringmaster::bench {
 
@@ -24,14 +25,14 @@ void sleep_for(Nanos time) {
   nanosleep(&t, nullptr);
 }
 
-double first_token_ms(client::Client& client) {
+double first_token_ms(client::Client& client, decltype(client::Request::prompt) prompt, Nanos timeout) {
   client::Request request;
-  request.prompt = std::string("Hello");
+  request.prompt = std::move(prompt);
   request.max_tokens = 1;
   const Nanos start = monotonic_now();
   Nanos first = 0;
   const auto answer = client.generate(
-      request, [&](const client::Piece&) { first = first ? first : monotonic_now() - start; }, 10 * kSecond);
+      request, [&](const client::Piece&) { first = first ? first : monotonic_now() - start; }, timeout);
   if (!answer || first == 0) die("no first token");
   return static_cast<double>(first) / kMillisecond;
 }

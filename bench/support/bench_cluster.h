@@ -15,8 +15,9 @@ namespace ringmaster::bench {
 
 [[noreturn]] void die(const std::string& what);
 void sleep_for(Nanos time);
-// One short request: milliseconds to its first token.
-double first_token_ms(client::Client& client);
+// One request for one token: milliseconds to it.
+double first_token_ms(client::Client& client, decltype(client::Request::prompt) prompt = std::string("Hello"),
+                      Nanos timeout = 10 * kSecond);
 // The p-quantile (0 to 1) of `values`, which are sorted here. REQUIRES: not empty.
 double quantile(std::vector<double>& values, double p);
 void figure(const char* name, double value, const char* unit);
